@@ -1,0 +1,173 @@
+"""The ports: everything that the agent needs from the world, as interfaces.
+
+The agent receives one `Ports` value and touches nothing else: no socket, file, clock, random number or process outside
+it. The command line builds the real ones (`transport`, `discovery`, `disk`, `system`, `compute`); `hinet_simnet` builds
+in-memory twins, so that the same agent code runs in virtual time. Protocol rules live in `hinet_protocol`; the
+implementations carry no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Clock(Protocol):
+    """Time. Waiting itself is trio's (`trio.sleep`), which follows the virtual clock in simnet."""
+
+    def now_unix_s(self) -> float:
+        """Wall-clock seconds since 1970. May jump; never used to order or validate entries."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go backwards while the agent runs."""
+
+
+class Randomness(Protocol):
+    """The only source of keys, nonces and choices."""
+
+    def draw(self, size_bytes: int) -> bytes:
+        """`size_bytes` unpredictable bytes."""
+
+
+class Stream(Protocol):
+    """An ordered, encrypted, authenticated byte stream to one peer.
+
+    Writing is done by a task of its own inside the implementation, so cancelling `send_all` never harms the connection.
+    Errors: `hinet_node.errors.NetworkError` when the peer or the connection is gone.
+    """
+
+    async def send_all(self, data: bytes) -> None:
+        """Queue bytes; waits while the bounded send queue is full."""
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        """At least one byte, at most `bytes_max`; b"" at the end of the stream."""
+
+    async def close(self) -> None:
+        """Close both directions; never raises."""
+
+
+class Connection(Protocol):
+    """An authenticated connection. `remote_public` is the peer's proved Ed25519 key (32 bytes)."""
+
+    remote_public: bytes
+    remote_address: str
+
+    async def open_stream(self, protocol: str) -> Stream:
+        """Open a stream for one protocol id such as `/hinet/session/1`."""
+
+    async def close(self) -> None:
+        """Close the connection and all of its streams; never raises."""
+
+
+StreamHandler = Callable[[Connection, Stream], Any]
+"""`async def handler(connection, stream)`: runs in the network's own nursery until it returns."""
+
+
+class Network(Protocol):
+    """Listening and dialling. Addresses are multiaddr strings without the peer id: `/ip4/127.0.0.1/tcp/4001`."""
+
+    def serve(self, device_seed: bytes, listen: Sequence[str], handlers: Mapping[str, StreamHandler],
+              ) -> AbstractAsyncContextManager[Sequence[str]]:
+        """Listen until the context ends; yields the addresses that can be dialled (real interfaces and ports).
+
+        Errors: `PortBusy` when a wanted port is taken; `NetworkError` when no address can be listened on.
+        """
+
+    async def dial(self, address: str, expected_public: bytes | None, timeout_s: float) -> Connection:
+        """Connect to one address. `expected_public` None accepts any peer (join by code); else a mismatch is an error."""
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a node says of itself on the LAN: nothing that names the owner."""
+
+    name: str
+    """Unique instance name: the peer id (or the nameplate of an open invitation)."""
+    service: str
+    """`_hinet._tcp` for members, `_hinet-pair._tcp` for open invitations."""
+    addresses: tuple[str, ...]
+    properties: Mapping[str, str]
+
+
+class Discovery(Protocol):
+    """LAN discovery."""
+
+    def announce(self, announcement: Announcement) -> AbstractAsyncContextManager[None]:
+        """Announce until the context ends; says goodbye then."""
+
+    def browse(self, service: str) -> AbstractAsyncContextManager[AsyncIterator[Announcement]]:
+        """Yield announcements as they appear or change, own ones included; bounded, duplicates merged."""
+
+
+class Disk(Protocol):
+    """The home folder. Names are relative POSIX paths such as `chain/head`; parents are made as needed (0700).
+
+    Calls are short and run where the caller is; long ones belong in `run_blocking`. Errors: `NoSpace` for a full or
+    read-only disk, `FileNotFoundError` for a missing name, other `OSError` unchanged.
+    """
+
+    def read(self, name: str) -> bytes: ...
+
+    def read_at(self, name: str, offset: int, length: int) -> bytes:
+        """At most `length` bytes from `offset`; fewer at the end of the file."""
+
+    def write_atomic(self, name: str, data: bytes, *, private: bool = False) -> None:
+        """Temp file, write, fsync, rename, fsync folder: after a crash the old or the new bytes, never a mix.
+
+        `private` makes the file 0600 from its first byte.
+        """
+
+    def append(self, name: str, data: bytes) -> None:
+        """Append to a part file without fsync (resumable downloads); see `commit`."""
+
+    def commit(self, part: str, name: str) -> None:
+        """fsync `part`, rename it to `name`, fsync the folder."""
+
+    def size(self, name: str) -> int: ...
+
+    def exists(self, name: str) -> bool: ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, durably; a missing one is no error. Works on a full disk."""
+
+    def list(self, folder: str) -> list[str]:
+        """Names of the entries in a folder, sorted; [] when it is missing."""
+
+    def free_bytes(self) -> int: ...
+
+    def path(self, name: str) -> str:
+        """The real path, for handing big model files to worker processes; the in-memory twin gives a name that only its own worker understands."""
+
+    async def run_blocking(self, work: Callable[[], Any]) -> Any:
+        """Run a long blocking call off the event loop (in a thread; at once in simnet)."""
+
+
+class Worker(Protocol):
+    """One worker process of `hinet_tiers.worker`: one call at a time."""
+
+    async def call(self, verb: str, args: Mapping[str, Any], *,
+                   on_progress: Callable[[Mapping[str, Any]], None] | None = None) -> dict[str, Any]:
+        """Run a verb. Cancelling kills the process. Errors: `hinet_node.errors.NodeError` with the worker's code."""
+
+    async def close(self) -> None: ...
+
+
+class Compute(Protocol):
+    """Where models run: never in the agent's own process."""
+
+    def worker(self, *, memory_bytes_max: int | None = None) -> AbstractAsyncContextManager[Worker]:
+        """Start a worker; it is gone when the context ends."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """All that the agent may touch."""
+
+    clock: Clock
+    randomness: Randomness
+    network: Network
+    discovery: Discovery
+    disk: Disk
+    compute: Compute

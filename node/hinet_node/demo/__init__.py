@@ -1,0 +1,1 @@
+"""The demo: a whole household on one machine, from first words to an answer on the pocket."""

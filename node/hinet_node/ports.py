@@ -76,7 +76,7 @@ class Network(Protocol):
         """
 
     async def dial(self, address: str, expected_public: bytes | None, timeout_s: float) -> Connection:
-        """Connect to one address. `expected_public` None accepts any peer (join by code); else a mismatch is an error."""
+        """Connect to one address. `expected_public` None accepts any peer (join); else a mismatch is an error."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,10 @@ class Disk(Protocol):
     def free_bytes(self) -> int: ...
 
     def path(self, name: str) -> str:
-        """The real path, for handing big model files to worker processes; the in-memory twin gives a name that only its own worker understands."""
+        """The real path, for handing big model files to worker processes.
+
+        The in-memory twin gives a name that only its own worker understands.
+        """
 
     async def run_blocking(self, work: Callable[[], Any]) -> Any:
         """Run a long blocking call off the event loop (in a thread; at once in simnet)."""

@@ -1,0 +1,175 @@
+"""The in-memory twin of the home folder: same meaning as `hinet_node.disk.RealDisk`, plus crashes and full disks.
+
+What is written atomically or committed survives `crash()`; what was only appended is lost, or torn at a point that
+the given randomness picks. Passes the same tests as the real disk. Leaves names to `hinet_node.disk_names`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from hinet_node.disk_names import split_folder, split_name
+from hinet_node.errors import NoSpace
+
+_UNLIMITED_BYTES = 1 << 40
+
+
+class MemoryDisk:
+    """Files by name. `capacity_bytes` bounds their sum; `full` and `read_only` refuse every write while set."""
+
+    def __init__(self, label: str = "home", *, capacity_bytes: int = _UNLIMITED_BYTES) -> None:
+        self.label = label
+        self.capacity_bytes = capacity_bytes
+        self.full = False
+        self.read_only = False
+        self.crashes = 0
+        self._files: dict[tuple[str, ...], bytearray | bytes] = {}
+        self._durable_bytes: dict[tuple[str, ...], int] = {}
+        self._folders: set[tuple[str, ...]] = {()}
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> bytes:
+        return bytes(self._file(split_name(name), name))
+
+    def read_at(self, name: str, offset: int, length: int) -> bytes:
+        if offset < 0 or length < 0:
+            raise ValueError("Offset and length can't be negative.")
+        return bytes(memoryview(self._file(split_name(name), name))[offset:offset + length])
+
+    def size(self, name: str) -> int:
+        return len(self._file(split_name(name), name))
+
+    def exists(self, name: str) -> bool:
+        parts = split_name(name)
+        return parts in self._files or parts in self._folders
+
+    def list(self, folder: str) -> list[str]:
+        parts = split_folder(folder)
+        if parts in self._files:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a folder", folder)
+        depth = len(parts)
+        inside = {key[depth] for key in (*self._files, *self._folders) if len(key) > depth and key[:depth] == parts}
+        return sorted(inside)
+
+    def free_bytes(self) -> int:
+        if self.full:
+            return 0
+        return max(0, self.capacity_bytes - self.used_bytes())
+
+    def used_bytes(self) -> int:
+        return sum(len(data) for data in self._files.values())
+
+    def path(self, name: str) -> str:
+        return "/".join((f"memory:{self.label}", *split_folder(name)))
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def write_atomic(self, name: str, data: bytes, *, private: bool = False) -> None:
+        parts = split_name(name)
+        self._refuse_folder(parts, name)
+        self._make_folders(parts[:-1], name)
+        self._make_room(name, len(data))  # as on the real disk, old and new bytes are there at once for a moment
+        self._files[parts] = bytes(data)
+        self._durable_bytes[parts] = len(data)
+
+    def append(self, name: str, data: bytes) -> None:
+        parts = split_name(name)
+        self._refuse_folder(parts, name)
+        self._make_folders(parts[:-1], name)
+        self._make_room(name, len(data))
+        held = self._files.get(parts, b"")
+        if not isinstance(held, bytearray):
+            held = bytearray(held)
+            self._files[parts] = held
+        held += data
+        self._durable_bytes.setdefault(parts, 0)
+
+    def commit(self, part: str, name: str) -> None:
+        source, target = split_name(part), split_name(name)
+        data = self._file(source, part)
+        self._make_room(name, 0)
+        self._refuse_folder(target, name)
+        self._make_folders(target[:-1], name)
+        del self._files[source]
+        self._durable_bytes.pop(source, None)
+        self._files[target] = bytes(data)
+        self._durable_bytes[target] = len(data)
+
+    def remove(self, name: str) -> None:
+        parts = split_name(name)
+        self._refuse_folder(parts, name)
+        if parts not in self._files:
+            return
+        if self.read_only:
+            self._make_room(name, 0)
+        del self._files[parts]
+        self._durable_bytes.pop(parts, None)
+
+    async def run_blocking(self, work: Callable[[], Any]) -> Any:
+        """At once: virtual time stands still while the work runs."""
+        await trio.lowlevel.checkpoint()
+        return work()
+
+    # ---- faults --------------------------------------------------------------------------------------------------
+
+    def crash(self, keep: Callable[[int], int] | None = None) -> None:
+        """Power is lost: bytes that were appended and not committed are gone. `keep(n)` may return how many of `n`
+        such bytes were written all the same (a torn write); a file of which nothing is left is gone."""
+        self.crashes += 1
+        for parts, data in list(self._files.items()):
+            durable = self._durable_bytes[parts]
+            if durable == len(data):
+                continue
+            left = durable + (keep(len(data) - durable) if keep is not None else 0)
+            if left == 0:
+                del self._files[parts]
+                del self._durable_bytes[parts]
+            else:
+                self._files[parts] = bytes(data[:left])
+                self._durable_bytes[parts] = left
+
+    def copy(self) -> MemoryDisk:
+        """A second disk with the same bytes (a cloned card)."""
+        twin = MemoryDisk(self.label, capacity_bytes=self.capacity_bytes)
+        twin._files = {parts: bytes(data) for parts, data in self._files.items()}
+        twin._durable_bytes = {parts: len(data) for parts, data in self._files.items()}
+        twin._folders = set(self._folders)
+        return twin
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _file(self, parts: tuple[str, ...], name: str) -> bytes | bytearray:
+        try:
+            return self._files[parts]
+        except KeyError:
+            if parts in self._folders:
+                raise IsADirectoryError(errno.EISDIR, "Is a folder", name) from None
+            if any(parts[:depth] in self._files for depth in range(1, len(parts))):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a folder", name) from None
+            raise FileNotFoundError(errno.ENOENT, "No such file", name) from None
+
+    def _refuse_folder(self, parts: tuple[str, ...], name: str) -> None:
+        if parts in self._folders:
+            raise IsADirectoryError(errno.EISDIR, "Is a folder", name)
+
+    def _make_folders(self, parts: tuple[str, ...], name: str) -> None:
+        for depth in range(1, len(parts) + 1):
+            if parts[:depth] in self._files:
+                raise NotADirectoryError(errno.ENOTDIR, "Not a folder", name)
+        if self.read_only:
+            self._make_room(name, 0)
+        for depth in range(1, len(parts) + 1):
+            self._folders.add(parts[:depth])
+
+    def _make_room(self, name: str, size_bytes: int) -> None:
+        if self.read_only:
+            raise NoSpace(f"{self.path(name)} was not written: it is on a read-only disk.",
+                          next_step="Remount it writable, or set HINET_HOME to a folder that is.")
+        if (self.full and size_bytes > 0) or self.used_bytes() + size_bytes > self.capacity_bytes:
+            raise NoSpace(f"{self.path(name)} was not written: the disk is full.",
+                          next_step="Free some space there (`df -h` shows how much is left), then try again.")

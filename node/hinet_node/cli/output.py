@@ -1,0 +1,143 @@
+"""Printing: data on stdout, talk on stderr, JSON when asked, colour only for a person at a terminal.
+
+Commands end with `emit`. Nothing here imports rich except the progress bar, which only a terminal gets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hinet_node.cli import context
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def emit(schema: str, data: Mapping[str, Any], lines: Iterable[str] | Callable[[], Iterable[str]]) -> None:
+    """Print the command's result: one JSON object `{"schema": schema, **data}`, or the lines for a person.
+
+    bytes become hex. `lines` may be a function, so that nothing is laid out for JSON.
+    """
+    if context.current.json:
+        sys.stdout.write(json.dumps({"schema": schema, **data}, default=_plain, ensure_ascii=False) + "\n")
+    else:
+        for line in lines() if callable(lines) else lines:
+            sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """Talk to the person: stderr, one line. Goes on in JSON mode too, since stdout stays clean."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def at_terminal(stream: Any = None) -> bool:
+    """Whether a person looks at this stream (stderr by default)."""
+    chosen = sys.stderr if stream is None else stream
+    return bool(chosen.isatty()) and os.environ.get("TERM") != "dumb"
+
+
+def style(text: str, *names: str, stream: Any = None) -> str:
+    """Colour for a terminal without NO_COLOR; plain text anywhere else. `stream` is stdout by default."""
+    chosen = sys.stdout if stream is None else stream
+    if os.environ.get("NO_COLOR") or not at_terminal(chosen):
+        return text
+    return f"\x1b[{';'.join(_STYLES[name] for name in names)}m{text}\x1b[0m"
+
+
+def clean(text: str) -> str:
+    """Text that came from another machine, safe for a terminal: control and direction characters become `?`."""
+    return _CONTROL.sub("?", text)
+
+
+def table(rows: Sequence[Sequence[str]], heading: Sequence[str] = (), indent: str = "") -> list[str]:
+    """Aligned columns; the heading is dimmed. Cells may hold colour."""
+    if not rows:
+        return []
+    grid = [list(heading), *rows] if heading else list(rows)
+    widths = [max(_width(row[column]) for row in grid) for column in range(len(grid[0]))]
+    lines = []
+    for number, row in enumerate(grid):
+        cells = [cell + " " * (widths[column] - _width(cell)) for column, cell in enumerate(row)]
+        line = "  ".join(cells).rstrip()
+        lines.append(indent + (style(line, "dim") if heading and number == 0 else line))
+    return lines
+
+
+def size_text(size_bytes: int) -> str:
+    """`1.5 MiB`; whole bytes below one KiB."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    value = float(size_bytes)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1024 or unit == "TiB":
+            return f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+    raise AssertionError("the loop ends with TiB")
+
+
+def ago_text(seconds: float) -> str:
+    """`now`, `40 s ago`, `3 min ago`, `2 h ago`, `5 days ago`."""
+    if seconds < 5:
+        return "now"
+    for limit, unit_s, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit_s:.0f} {unit} ago"
+    return f"{seconds / 86_400:.0f} days ago"
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Show `{step, total, note}` reports: a bar for a terminal, nothing otherwise (a pipe gets no spinner)."""
+    if not at_terminal() or os.environ.get("NO_COLOR") or context.current.json:
+        yield lambda report: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+                   TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=Console(stderr=True),
+                   transient=True)
+    with bar:
+        task = bar.add_task(label, total=None, note="")
+
+        def show(report: Mapping[str, Any]) -> None:
+            bar.update(task, completed=report.get("step", 0), total=report.get("total") or None,
+                       note=clean(str(report.get("note") or "")))
+
+        yield show
+
+
+def ask(question: str) -> str:
+    """Ask the person at the terminal; the question goes to stderr. Errors: UsageError when nobody is there."""
+    if not sys.stdin.isatty():
+        from hinet_node.errors import UsageError
+
+        raise UsageError("this needs an answer, and no terminal is attached", next_step="add --yes, or see --help")
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise KeyboardInterrupt
+    return line.strip()
+
+
+def _width(text: str) -> int:
+    bare = _ANSI.sub("", text)
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter)
+               for letter in bare)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,26 @@
+"""The vault: one encrypted store per household, a replica on every device. SPEC.md, 6.
+
+`Vault` is what the agent and learning use; `Replicator` keeps it in step with the siblings. Stored forms are pure and
+live in `hinet_protocol` (`packs`, `trees`, `heads`, `reconcile`); bytes go through the Disk port.
+
+    vault = await Vault.open(disk, randomness, clock, household)
+    await vault.put(b"notes/dog.md", b"...")
+    nursery.start(Replicator(vault, peers).run)
+"""
+
+from hinet_node.vault.items import (
+    DeviceState,
+    Household,
+    Item,
+    OnProgress,
+    Progress,
+    Trouble,
+    VaultSettings,
+    VaultStatus,
+    VerifyReport,
+)
+from hinet_node.vault.replicate import Replicator
+from hinet_node.vault.vault import Vault
+
+__all__ = ["DeviceState", "Household", "Item", "OnProgress", "Progress", "Replicator", "Trouble", "Vault",
+           "VaultSettings", "VaultStatus", "VerifyReport"]

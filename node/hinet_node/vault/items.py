@@ -1,0 +1,163 @@
+"""What the vault shows of itself: values only, no behaviour. SPEC.md, 6.
+
+Leaves the stored forms to `hinet_protocol.trees` and `hinet_protocol.heads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Household(Protocol):
+    """What the vault needs to know of the household. Read anew at each use, because the chain grows."""
+
+    @property
+    def identity_id(self) -> bytes: ...
+
+    @property
+    def device_public(self) -> bytes: ...
+
+    def sign(self, message: bytes) -> bytes:
+        """The device key's Ed25519 signature (64 bytes)."""
+
+    def members(self) -> Mapping[bytes, str]:
+        """Public key -> name of the devices that may write to the vault now: neither keepers nor revoked ones."""
+
+    def current_epoch(self) -> bytes | None:
+        """Id (32 bytes) of the epoch that new data is sealed under; None when this device holds no key of it."""
+
+    def epoch_keys(self) -> Mapping[bytes, bytes]:
+        """Epoch id -> 32-byte key, for every epoch that this device can open; empty on a keeper."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file in the vault as it is shown now."""
+
+    name: bytes
+    """The name shown: a concurrent edit shows as `note.conflict-1a2b3c4d-7.md` beside `note.md`."""
+    size: int
+    """Bytes of the content."""
+    digest: bytes
+    """BLAKE3 of the content (32 bytes)."""
+    device: bytes
+    """Public key of the device that wrote this version."""
+    time: int
+    """Unix seconds by that device's clock when it wrote: for display only, never for ordering."""
+    conflict_of: bytes | None = None
+    """For a concurrent edit: the name that the edits compete for."""
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """How far one device's copy of the vault is, as far as this device knows."""
+
+    device: bytes
+    name: str
+    head_seq: int
+    """Number of its newest head held here; 0 when it never wrote."""
+    behind: int | None
+    """How many heads of others it has not taken up; 0 when in step; None when it is not known (a keeper that was not
+    met since the start)."""
+    in_step: bool
+    time: int
+    """Unix seconds of its newest head, by its own clock; 0 without one."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that the owner should know. `code` is stable; `next_step` says what to do."""
+
+    code: str
+    what: str
+    next_step: str
+
+
+@dataclass(frozen=True)
+class VaultStatus:
+    """The vault as this device sees it."""
+
+    head_seq: int
+    """Number of this device's own newest head; 0 before the first."""
+    packs: int
+    packs_bytes: int
+    files: int
+    """Files shown, the reserved ones under `.hinet/` included; 0 on a keeper, which can't know."""
+    files_bytes: int
+    conflicts: int
+    missing_packs: int
+    """Packs that accepted or announced heads need and that are not held here."""
+    devices: tuple[DeviceState, ...]
+    copies: Mapping[bytes, int]
+    """Device -> on how many devices its newest head is known to be whole, this one included."""
+    free_bytes: int
+    trouble: tuple[Trouble, ...]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "schema": "hinet.vault-status/1", "head_seq": self.head_seq, "packs": self.packs,
+            "packs_bytes": self.packs_bytes, "files": self.files, "files_bytes": self.files_bytes,
+            "conflicts": self.conflicts, "missing_packs": self.missing_packs, "free_bytes": self.free_bytes,
+            "devices": [{"device": d.device.hex(), "name": d.name, "head_seq": d.head_seq, "behind": d.behind,
+                         "in_step": d.in_step, "time": d.time, "copies": self.copies.get(d.device, 0)}
+                        for d in self.devices],
+            "trouble": [{"code": t.code, "what": t.what, "next": t.next_step} for t in self.trouble],
+        }
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `Vault.verify` found."""
+
+    packs: int
+    packs_bytes: int
+    damaged: tuple[bytes, ...]
+    """Names of packs that did not match their name; they were set aside and will be fetched again from a sibling."""
+    missing: tuple[bytes, ...]
+    """Names of packs that a head needs and that are not held here."""
+    files_unreadable: tuple[bytes, ...] = field(default=())
+    """With deep checking: names of files that could not be read whole."""
+
+    @property
+    def ok(self) -> bool:
+        return not (self.damaged or self.missing or self.files_unreadable)
+
+    def as_json(self) -> dict[str, object]:
+        return {"schema": "hinet.vault-verify/1", "ok": self.ok, "packs": self.packs, "packs_bytes": self.packs_bytes,
+                "damaged": [name.hex() for name in self.damaged], "missing": [name.hex() for name in self.missing],
+                "files_unreadable": [name.decode("utf-8", "replace") for name in self.files_unreadable]}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a long piece of work is. `bytes_total` is None while it is not known."""
+
+    what: str
+    bytes_done: int
+    bytes_total: int | None
+    files_done: int = 0
+    files_total: int | None = None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class VaultSettings:
+    """Sizes and times of one vault. The defaults are those of SPEC.md, 6; tests use small ones."""
+
+    chunk_bytes: int = 4 << 20
+    pack_bytes: int = 32 << 20
+    """A pack is closed when its chunks reach this."""
+    reserve_bytes: int = 1 << 30
+    """Free disk space that writing and replicating leave alone."""
+    sync_interval_s: float = 30.0
+    request_timeout_s: float = 60.0
+    requests_outstanding: int = 8
+    """Pieces asked for at once from one sibling."""
+    heads_kept: int = 256
+    """Newest head records kept per device."""
+    index_path: str | None = None
+    """Where SQLite keeps the cache; `:memory:` in simulations; None for `vault/index.sqlite` in the home."""

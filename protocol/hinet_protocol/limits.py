@@ -1,0 +1,55 @@
+"""Every bound of the protocol, with the unit last in the name. SPEC.md repeats them where they apply.
+
+Bounds are checked before memory is taken. Bounds on the chain bind additions only: removing a device is
+possible in every state.
+"""
+
+# Canonical encoding (SPEC.md, 1)
+value_depth_max = 16
+list_items_max = 65_536
+map_pairs_max = 1_024
+
+# Frames and messages (SPEC.md, 5)
+frame_bytes_max = 1_048_576
+message_overhead_bytes = 4_096
+pack_read_bytes_max = frame_bytes_max - message_overhead_bytes
+text_bytes_max = 1_024
+heads_max = 64
+locator_hashes_max = 96
+chain_batch_bytes_max = 786_432
+chain_batch_entries_max = 4_096
+head_bytes_max = 65_536
+packs_list_max = 4_096
+backends_max = 16
+bases_max = 64
+addresses_max = 16
+address_bytes_max = 256
+
+# Sessions (SPEC.md, 5.4)
+requests_outstanding_max = 64
+heartbeat_idle_ms = 10_000
+silence_ms_max = 30_000
+handshake_ms_max = 20_000
+chain_pull_rounds_max = 1_024
+
+# Chain (SPEC.md, 3)
+entry_bytes_max = 131_072
+entry_parents_max = 8
+chain_entries_max = 16_384
+chain_reducing_entries_max = 8_192
+chain_bytes_max = 67_108_864
+devices_max = 1_024
+epoch_previous_max = 64
+name_bytes_max = 63
+reason_bytes_max = 200
+
+# Invitations and join (SPEC.md, 4)
+code_words = 3
+nameplate_max = 9_999
+code_failures_max = 3
+code_lifetime_s = 600
+ticket_chars_max = 2_048
+ticket_addresses_max = 8
+join_attempt_s_max = 30
+join_approval_s_max = 300
+join_chain_bytes_max = chain_bytes_max

@@ -1,6 +1,9 @@
 """Every error that the node reports to a person, as one tree.
 
     NodeError                     exit 1   E_FAILED
+    ├── WorkerDied                exit 1   E_WORKER_DIED, E_WORKER_MEMORY
+    ├── WorkerFailed              exit and code of the worker's own error
+    ├── JobFailed                 exit and code of what stopped the job
     ├── UsageError                exit 2   E_USAGE
     ├── PartlyDone                exit 3   E_PARTLY_DONE
     ├── NotInitialised            exit 4   E_NOT_INITIALISED
@@ -19,6 +22,8 @@ reports them. Exit codes: DESIGN section 12, SPEC "Exit codes".
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class NodeError(Exception):
@@ -103,3 +108,32 @@ class TryAgain(NodeError):
     """A passing condition; the same command may work a little later."""
 
     code, exit_code = "E_TRY_AGAIN", 75
+
+
+class WorkerDied(NodeError):
+    """A worker process ended instead of answering: a crash, an abort, or too little memory. The agent goes on."""
+
+    code = "E_WORKER_DIED"
+
+
+class WorkerFailed(NodeError):
+    """A worker answered with an error of its own; code and exit code are the worker's."""
+
+    @classmethod
+    def from_frame(cls, error: Mapping[str, object], verb: str) -> WorkerFailed:
+        """From the `error` part of a worker's answer: {code, exit_code, message, next_step}."""
+        next_step = error.get("next_step")
+        made = cls(str(error.get("message") or f"the worker failed at {verb!r} and gave no reason"),
+                   next_step=str(next_step) if next_step else None, code=str(error.get("code") or cls.code))
+        exit_code = error.get("exit_code")
+        if isinstance(exit_code, int) and 0 < exit_code < 256:
+            made.exit_code = exit_code
+        return made
+
+
+class JobFailed(NodeError):
+    """A job ended without its result; the cause's code and exit code are kept."""
+
+    def __init__(self, what: str, *, next_step: str | None = None, code: str | None = None, exit_code: int = 1) -> None:
+        super().__init__(what, next_step=next_step, code=code)
+        self.exit_code = exit_code

@@ -66,7 +66,7 @@ class Learning:
         self._vault = vault
         self._membership = membership
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Run jobs and serve answers until cancelled; started once the interrupted jobs are queued again."""
         task_status.started()
         await trio.sleep_forever()

@@ -36,6 +36,12 @@
         SessionBusy               E_BUSY               too many requests outstanding
         SessionSilent             E_SILENT             the peer stopped answering
         SessionViolation          E_VIOLATION          the peer broke the session protocol
+      VaultError                  E_VAULT
+        PackMalformed             E_PACK               bytes are not a pack or a pack list
+        PackDamaged               E_PACK_DAMAGED       a pack is not what its name or its seals say
+        TreeMalformed             E_TREE               bytes are not a tree page or root
+        HeadMalformed             E_HEAD               bytes are not a head
+        HeadUnauthorised          E_HEAD_UNAUTHORISED  its device may not write to this vault
 
 Every message says what happened, why, and what to type or do next.
 """
@@ -268,6 +274,42 @@ class SessionViolation(SessionError):
     """The peer sent something that the session protocol does not allow at this point."""
 
     code = "E_VIOLATION"
+
+
+class VaultError(ProtocolError):
+    """Root of the errors about the vault's stored forms."""
+
+    code = "E_VAULT"
+
+
+class PackMalformed(VaultError):
+    """The bytes are not a pack or a pack list of a version that this software knows."""
+
+    code = "E_PACK"
+
+
+class PackDamaged(VaultError):
+    """A pack is not what its name says, or a seal inside it does not open: its bytes changed."""
+
+    code = "E_PACK_DAMAGED"
+
+
+class TreeMalformed(VaultError):
+    """The bytes are not a tree page or root."""
+
+    code = "E_TREE"
+
+
+class HeadMalformed(VaultError):
+    """The bytes are not a head, or a field of it has the wrong form."""
+
+    code = "E_HEAD"
+
+
+class HeadUnauthorised(VaultError):
+    """The device that signed the head is no member of this household, or was revoked."""
+
+    code = "E_HEAD_UNAUTHORISED"
 
 
 def _tree(root: type[ProtocolError]) -> dict[str, type[ProtocolError]]:

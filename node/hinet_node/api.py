@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from hinet_node.errors import NodeError, TryAgain, UsageError
+from hinet_node.errors import TryAgain, UsageError
 
 Emit = Callable[[Mapping[str, Any]], None]
 """Sends one progress value to whoever asked; never blocks, may drop values when the reader is slow."""
@@ -77,17 +77,17 @@ class Api:
 
 def text_of(args: Mapping[str, Any], name: str, default: str | None = None) -> str:
     """A text argument. Errors: `UsageError` when it is missing or no text."""
-    return _typed(args, name, str, default)
+    return str(_typed(args, name, str, default))
 
 
 def whole_number_of(args: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """A whole-number argument. Errors: `UsageError`."""
-    return _typed(args, name, int, default)
+    return int(_typed(args, name, int, default))
 
 
 def bytes_of(args: Mapping[str, Any], name: str) -> bytes:
     """A bytes argument. Errors: `UsageError`."""
-    return _typed(args, name, bytes, None)
+    return bytes(_typed(args, name, bytes, None))
 
 
 def _typed(args: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
@@ -96,13 +96,3 @@ def _typed(args: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
         raise UsageError(f"the argument {name!r} must be {kind.__name__}, not {type(value).__name__}")
     return value
 
-
-def as_node_error(error: Exception) -> NodeError:
-    """An error of any part as the node's own, for sending it over the socket; unknown kinds keep only their class."""
-    if isinstance(error, NodeError):
-        return error
-    code = str(getattr(error, "code", "E_UNEXPECTED"))
-    text = " ".join(str(error).split())
-    known = hasattr(error, "code")
-    return NodeError(text if known else f"unexpected {type(error).__name__}: {text}",
-                     next_step=getattr(error, "next_step", None) or (None if known else "see the agent's log"), code=code)

@@ -31,7 +31,7 @@ SECTIONS = (START, HOUSEHOLD, VAULT, LEARNING, MACHINE, MORE)
 
 COMMANDS: tuple[Command, ...] = (
     Command("demo", "hinet_node.cli.demo_cmd:demo", "Three nodes on this machine learn about one person", START),
-    Command("init", "hinet_node.cli.init_cmd:init", "Make a new identity, with this machine as its first device", START),
+    Command("init", "hinet_node.cli.init_cmd:init", "Make a new identity; this machine is its first device", START),
     Command("join", "hinet_node.cli.join_cmd:join", "Make this machine a device of your household", START),
     Command("run", "hinet_node.cli.run_cmd:run", "Run the agent in the foreground", START),
     Command("invite", "hinet_node.cli.invite_cmd:invite", "Let another machine join: prints a code", HOUSEHOLD),

@@ -14,15 +14,10 @@ import traceback
 
 from hinet_node.cli import context
 from hinet_node.errors import NodeError, NoSpace
+from hinet_node.foreign_errors import as_node_error as in_node_terms
+from hinet_node.foreign_errors import is_foreign, with_exit_code
 
 INTERRUPTED = 130
-FOREIGN_EXIT_CODES = {
-    # hinet_protocol and hinet_tiers know no exit codes; theirs are mapped by the stable code.
-    "E_FORK": 6, "E_CONFLICT": 6, "E_CLONE": 6,
-    "E_NOT_AUTHORISED": 4, "E_REVOKED": 4, "E_UNKNOWN_DEVICE": 4,
-    "E_NO_SPACE": 8,
-}
-FOREIGN_DEFAULTS = {"hinet_protocol": 7, "hinet_tiers": 1}
 
 
 def report(error: BaseException) -> int:
@@ -48,25 +43,17 @@ def as_node_error(error: BaseException) -> NodeError:
     """The error in the node's terms; an unexpected one is written to the log first."""
     if isinstance(error, NodeError):
         return error
-    top = type(error).__module__.partition(".")[0]
-    if top in FOREIGN_DEFAULTS:
-        return _foreign(error, top)
+    if is_foreign(error):
+        return in_node_terms(error)
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's, whichever click it carries
-        return _with_exit_code(NodeError(_one_line(error.format_message()), next_step=_help_of(error),
+        return with_exit_code(NodeError(_one_line(error.format_message()), next_step=_help_of(error),
                                          code="E_USAGE"), 2)
     if isinstance(error, OSError):
         return _os_error(error)
     where = _write_log(error)
-    text = _one_line(str(error)) or "no message"
-    next_step = f"see {where}" if where else "run it again with --debug"
-    return NodeError(f"unexpected {type(error).__name__}: {text}", next_step=next_step, code="E_UNEXPECTED")
-
-
-def _foreign(error: BaseException, top: str) -> NodeError:
-    code = str(getattr(error, "code", "E_FAILED"))
-    exit_code = getattr(error, "exit_code", None) or FOREIGN_EXIT_CODES.get(code, FOREIGN_DEFAULTS[top])
-    next_step = getattr(error, "next_step", None)
-    return _with_exit_code(NodeError(_one_line(str(error)), next_step=next_step, code=code), exit_code)
+    failure = in_node_terms(error)
+    failure.next_step = f"see {where}" if where else "run it again with --debug"
+    return failure
 
 
 def _os_error(error: OSError) -> NodeError:
@@ -79,11 +66,6 @@ def _os_error(error: OSError) -> NodeError:
     if isinstance(error, PermissionError):
         return NodeError(what, next_step="check who owns it: ls -ld PATH", code="E_PERMISSION")
     return NodeError(what)
-
-
-def _with_exit_code(failure: NodeError, exit_code: int) -> NodeError:
-    failure.exit_code = exit_code
-    return failure
 
 
 def _innermost(error: BaseException) -> BaseException:

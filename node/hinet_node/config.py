@@ -1,0 +1,78 @@
+"""`config.toml`: what the owner chose for this device.
+
+Name and tier are also in the chain, which counts; here they are what was asked for. Unknown keys are refused by name,
+so that a typing mistake does not go unseen.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from hinet_node.errors import UsageError
+from hinet_node.home import CONFIG
+from hinet_node.ports import Disk
+
+TIERS = ("cloud", "laptop", "pocket")
+ROLES = ("admin", "member", "keeper")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings with their defaults.
+
+    `port` 0 lets the system choose (and a busy one is never met); `listen` are IP addresses, none means all real
+    interfaces; `static` are multiaddrs of devices that LAN discovery can't see; `interface` limits discovery.
+    """
+
+    name: str = ""
+    tier: str = "laptop"
+    port: int = 0
+    listen: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    interface: str = ""
+
+
+def read(disk: Disk) -> Config:
+    """The home's settings; defaults when there is no file. Errors: `UsageError` naming the line or key."""
+    try:
+        text = disk.read(CONFIG).decode("utf-8")
+        values: dict[str, Any] = tomllib.loads(text)
+    except FileNotFoundError:
+        return Config()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{CONFIG} can't be read: {error}", next_step=f"mend or remove {CONFIG} in the home") from None
+    kinds = {field.name: type(getattr(Config(), field.name)) for field in fields(Config)}
+    for key, value in values.items():
+        wanted = kinds.get(key)
+        if wanted is None:
+            raise UsageError(f"{CONFIG} has an unknown key {key!r}", next_step=f"known keys: {', '.join(kinds)}")
+        if wanted is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+            values[key] = tuple(value)
+        elif not isinstance(value, wanted) or isinstance(value, bool):
+            shape = "a list of texts" if wanted is tuple else wanted.__name__
+            raise UsageError(f"{key!r} in {CONFIG} must be {shape}", next_step=f"mend {CONFIG} in the home")
+    config = Config(**values)
+    if config.tier not in TIERS or not 0 <= config.port <= 65_535:
+        raise UsageError(f"{CONFIG}: tier must be one of {', '.join(TIERS)} and port 0 to 65535",
+                         next_step=f"mend {CONFIG} in the home")
+    return config
+
+
+def write(disk: Disk, config: Config) -> None:
+    """Keep the settings, durably. Errors: `NoSpace`."""
+    lines = ["# The settings of this device; see README.", ""]
+    for key, value in asdict(config).items():
+        lines.append(f"{key} = {_toml(value)}")
+    disk.write_atomic(CONFIG, ("\n".join(lines) + "\n").encode("utf-8"))
+
+
+def _toml(value: str | int | tuple[str, ...]) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, int):
+        return str(value)
+    escaped = "".join(f"\\u{ord(letter):04x}" if ord(letter) < 32 or letter in '"\\\x7f' else letter
+                      for letter in value)
+    return f'"{escaped}"'

@@ -223,7 +223,8 @@ def _install_llama() -> bool:
     if not any(folder.glob("*.whl")):
         building = Path(tempfile.mkdtemp(prefix="hinet-llama-"))
         try:
-            _pip("wheel", "--no-deps", "--no-binary", "llama-cpp-python", "-w", str(building), LLAMA,
+            # no pip cache: an older wheel in it may have been built for another processor
+            _pip("wheel", "--no-cache-dir", "--no-deps", "--no-binary", "llama-cpp-python", "-w", str(building), LLAMA,
                  env={"CMAKE_ARGS": LLAMA_CMAKE_ARGS, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2)},
                  what="llama.cpp")
             folder.mkdir(parents=True, exist_ok=True)

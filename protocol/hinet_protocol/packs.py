@@ -22,10 +22,9 @@ import zstandard
 from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from hinet_protocol.errors import PackDamaged, PackMalformed
+from hinet_protocol.identity import derive_key
 
 magic = b"HINETPK\x01"
 header_bytes = 72
@@ -50,9 +49,9 @@ _TRAILER_FORM = struct.Struct(">QII")
 _RAW, _ZSTD = 0, 1
 
 
-def chunk_id_key(epoch_id: bytes, epoch_key: bytes) -> bytes:
+def chunk_id_key(epoch_key: bytes) -> bytes:
     """The key (32 bytes) of the chunk ids of one epoch."""
-    return _derive(epoch_key, b"", b"hinet chunk id 1" + epoch_id)
+    return derive_key(epoch_key, "hinet/1/vault/chunk-id")
 
 
 def chunk_id(id_key: bytes, plaintext: bytes) -> bytes:
@@ -69,12 +68,6 @@ def verify_pack_name(name: bytes, raw: bytes) -> None:
     """Raises PackDamaged when the bytes are not those that the name stands for. Needs no key."""
     if pack_name(raw) != name:
         raise PackDamaged(f"Pack {name.hex()[:16]} does not match its name: its bytes changed.")
-
-
-def _derive(key: bytes, salt: bytes, info: bytes) -> bytes:
-    if len(key) != 32:
-        raise ValueError("An epoch key has 32 bytes.")
-    return HKDF(algorithm=SHA256(), length=32, salt=salt or None, info=info).derive(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +101,7 @@ class _Seals:
     __slots__ = ("_cipher",)
 
     def __init__(self, header: PackHeader, epoch_key: bytes) -> None:
-        self._cipher = ChaCha20Poly1305(_derive(epoch_key, header.salt, b"hinet pack 1" + header.epoch_id))
+        self._cipher = ChaCha20Poly1305(derive_key(epoch_key, "hinet/1/vault/pack", header.salt))
 
     def close(self, kind: int, slot: int, chunk: bytes, plaintext: bytes) -> bytes:
         return self._cipher.encrypt(slot.to_bytes(12, "big"), plaintext, _associated(kind, slot, chunk))

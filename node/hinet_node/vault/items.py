@@ -19,8 +19,8 @@ class Household(Protocol):
     @property
     def device_public(self) -> bytes: ...
 
-    def sign(self, message: bytes) -> bytes:
-        """The device key's Ed25519 signature (64 bytes)."""
+    def sign(self, domain: bytes, message: bytes) -> bytes:
+        """The device key's Ed25519 signature (64 bytes), as `hinet_protocol.identity.DeviceKeys.sign`."""
 
     def members(self) -> Mapping[bytes, str]:
         """Public key -> name of the devices that may write to the vault now: neither keepers nor revoked ones."""

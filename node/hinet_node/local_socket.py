@@ -31,7 +31,7 @@ HEADER_BYTES = 4
 
 def encode(value: Mapping[str, Any], bytes_max: int) -> bytes:
     """One frame. Errors: `NodeError` when it would be longer than `bytes_max`."""
-    body = msgpack.packb(dict(value), use_bin_type=True)
+    body = msgpack.packb(dict(value), use_bin_type=True, unicode_errors="surrogateescape")
     if len(body) > bytes_max:
         raise NodeError(f"the answer is too long for the local socket ({len(body)} bytes, at most {bytes_max})",
                         next_step="ask for less at once", code="E_TOO_LONG")
@@ -41,8 +41,8 @@ def encode(value: Mapping[str, Any], bytes_max: int) -> bytes:
 def decode(body: bytes) -> dict[str, Any]:
     """The map in a frame's body. Errors: `ValueError` for anything else."""
     limit = len(body)
-    value = msgpack.unpackb(body, raw=False, strict_map_key=True, max_str_len=limit, max_bin_len=limit,
-                            max_array_len=limit, max_map_len=limit)
+    value = msgpack.unpackb(body, raw=False, strict_map_key=True, unicode_errors="surrogateescape", max_str_len=limit,
+                            max_bin_len=limit, max_array_len=limit, max_map_len=limit)
     if not isinstance(value, dict):
         raise ValueError("a frame of the local socket holds a map")
     return value

@@ -48,7 +48,7 @@ def has_systemd() -> bool:
 
 
 def systemd_text(home: Path, python: str) -> str:
-    """The unit. The home is the only place it may write; a job's worker needs writable and executable memory (torch)."""
+    """The unit. It may write only the home and the user's runtime folder (%t, for a socket whose path is long)."""
     place = _quoted(str(home))
     return f"""\
 [Unit]
@@ -69,9 +69,10 @@ TimeoutStopSec=20
 UMask=0077
 NoNewPrivileges=yes
 PrivateTmp=yes
+PrivateUsers=yes
 ProtectSystem=strict
 ProtectHome=read-only
-ReadWritePaths={place}
+ReadWritePaths={place} %t
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
 ProtectControlGroups=yes
@@ -113,7 +114,7 @@ def launchd_text(name: str, home: Path, python: str) -> str:
 
 def install(service: Service) -> bool:
     """Write the unit and start it; returns whether the file changed. Errors: `NodeError` naming the failing call."""
-    _require_manager(service)
+    require_manager(service)
     text = service.text.encode("utf-8")
     changed = not service.path.exists() or service.path.read_bytes() != text
     if changed:
@@ -165,7 +166,8 @@ def lingers() -> bool:
     return (Path("/var/lib/systemd/linger") / os.environ.get("USER", "")).is_file()
 
 
-def _require_manager(service: Service) -> None:
+def require_manager(service: Service) -> None:
+    """Errors: `NodeError` code E_NO_SERVICE_MANAGER where nothing could run the service."""
     if service.kind == "none":
         raise NodeError("this machine has no systemd, so no service was installed",
                         next_step="start the agent from your own init system, or by hand: hinet-node run",
@@ -176,7 +178,8 @@ def _call(words: list[str]) -> None:
     try:
         done = subprocess.run(words, capture_output=True, check=False, text=True, timeout=CALL_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NodeError(f"{words[0]} could not be run: {error}", next_step=f"try it by hand: {' '.join(words)}") from error
+        raise NodeError(f"{words[0]} could not be run: {error}", code="E_SERVICE",
+                        next_step=f"try it by hand: {' '.join(words)}") from error
     if done.returncode != 0:
         why = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise NodeError(f"{' '.join(words)} failed: {why}",

@@ -6,14 +6,17 @@ The root is written by hand so that `--help` imports no parser; each command's o
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any
 
 from hinet_node.cli import commands, context
 
+USAGE_EXIT_CODE = 2
 USAGE = "hinet-node [--home PATH] [--json] COMMAND [ARGUMENTS]"
 TAGLINE = "One personal model, kept alive on all of its owner's machines and nowhere else."
+GLOBAL_EPILOG = "Also: --home PATH, --json, --debug (see hinet-node --help)."
 GLOBAL_HELP = """\
 Options, anywhere on the line:
   --home PATH   the home folder (default: $HINET_HOME, then the user's data folder)
@@ -25,6 +28,9 @@ Options, anywhere on the line:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; every error ends as one line, the next step, and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't show is escaped, no error
     given = sys.argv[1:] if arguments is None else arguments
     context.current = context.Context(debug=os.environ.get("HINET_DEBUG") == "1")
     try:
@@ -114,12 +120,16 @@ def run_command(command: commands.Command, rest: list[str]) -> int:
     target: Any = getattr(module, attribute)
     if isinstance(target, typer.Typer):
         app = target
+        app.info.epilog = GLOBAL_EPILOG
     else:
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(command.name, epilog="Also: --home PATH, --json, --debug (see hinet-node --help).")(target)
+        app.command(command.name, epilog=GLOBAL_EPILOG)(target)
     parser = typer.main.get_command(app)
+    if isinstance(target, typer.Typer) and not rest and not app.info.invoke_without_command:
+        parser.main(args=["--help"], prog_name=f"hinet-node {command.name}", standalone_mode=False)
+        return USAGE_EXIT_CODE
     try:
-        outcome = parser.main(args=rest, prog_name=f"hinet-node {command.name}", standalone_mode=False)
+        outcome: object = parser.main(args=rest, prog_name=f"hinet-node {command.name}", standalone_mode=False)
     except typer.Exit as ended:
         return ended.exit_code
     except typer.Abort:
@@ -132,7 +142,7 @@ def group(help_line: str) -> Any:
     import typer
 
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
-                       help=help_line, no_args_is_help=True)
+                       help=help_line)
 
 
 def _refuse(what: str, next_step: str) -> None:

@@ -35,6 +35,7 @@ def install(dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the u
                                                 "dry_run": True}, service.text.rstrip("\n").split("\n"))
         output.say(f"would be written to {service.path}")
         return
+    services.require_manager(service)
     require_identity(context.home_path())
     changed = services.install(service)
     lines = [f"{service.path} {'written' if changed else 'was there already'}; the agent runs in the background."]

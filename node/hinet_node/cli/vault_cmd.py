@@ -1,0 +1,130 @@
+"""`hinet-node vault add|ls|get|status|verify`: the household's files."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hinet_node.cli import agent_call, output, root
+
+app = root.group("Add, list, get and verify the household's files.")
+
+
+@app.command()
+def add(paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files and folders.")],
+        under: Annotated[str, typer.Option(help="Put them under this folder of the vault.")] = "") -> None:
+    """Store files in the vault; every device of the household gets them."""
+    absolute = [str(Path(path).absolute()) for path in paths]
+    result = agent_call.call("vault.add", {"paths": absolute, "under": under}, label="adding", timeout_s=None)
+    for skipped in result["skipped"]:
+        output.say(f"left out {output.clean(skipped)}: only plain files and folders are added")
+    count = result["files"]
+    output.emit("hinet.vault-add/1", result, [
+        f"{count} {'file' if count == 1 else 'files'} ({output.size_text(result['bytes'])}) in the vault."])
+
+
+@app.command()
+def ls(prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] = "",
+       everything: Annotated[bool, typer.Option("--all", help="Also what the household learned (.hinet/).")] = False,
+       long: Annotated[bool, typer.Option("--long", "-l", help="Size, time and device beside each name.")] = False,
+       ) -> None:
+    """List the vault's files."""
+    items: list[dict[str, Any]] = []
+    with agent_call.connect() as client:
+        after, more = "", True
+        while more:
+            page = client.call("vault.ls", {"prefix": prefix, "after": after, "all": everything}, timeout_s=60.0)
+            items += page["items"]
+            more = page["more"] and bool(page["items"])
+            after = page["items"][-1]["name"] if page["items"] else ""
+    output.emit("hinet.vault-ls/1", {"items": items}, lambda: _listed(items, long))
+
+
+@app.command()
+def get(name: Annotated[str, typer.Argument(help="A file's name, or a folder's.")],
+        out: Annotated[str, typer.Option("--out", "-o", metavar="PATH", help="Where to write it; - is stdout.")] = "",
+        ) -> None:
+    """Take a file or a folder out of the vault."""
+    if out == "-":
+        content = agent_call.call("vault.get", {"name": name}, timeout_s=None)["content"]
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    target = Path(out or Path(name.rstrip("/")).name or "vault").absolute()
+    if not out and target.exists():
+        from hinet_node.errors import ConflictError
+
+        raise ConflictError(f"{target} exists already", next_step=f"to replace it: --out {target.name}")
+    result = agent_call.call("vault.get", {"name": name, "to": str(target)}, label="getting", timeout_s=None)
+    output.emit("hinet.vault-get/1", result, [f"{target} ({output.size_text(result['bytes'])})"])
+
+
+@app.command()
+def status() -> None:
+    """How many packs and copies there are, and who is behind."""
+    data = agent_call.call("vault.status")
+    data.pop("schema", None)
+    output.emit("hinet.vault-status/1", data, lambda: status_lines(data))
+
+
+@app.command()
+def verify(deep: Annotated[bool, typer.Option("--deep", help="Also decrypt every file.")] = False) -> None:
+    """Check every pack against its name. Works on keepers, and without a running agent."""
+    from hinet_node.cli import context
+    from hinet_node.local_socket import agent_answers
+    from hinet_node.vault_verbs import damage_error
+
+    if agent_answers(context.home_path()):
+        report = agent_call.call("vault.verify", {"deep": deep}, label="verifying", timeout_s=None)
+    else:
+        from hinet_node.cli import local_work
+
+        report = local_work.verify_vault(deep=deep)
+    report.pop("schema", None)
+    failure = damage_error(report)
+    if failure is not None:
+        from hinet_node.cli import context
+
+        if not context.current.json:
+            for name in report["damaged"]:
+                output.say(f"damaged: pack {name[:16]}")
+            for name in report["files_unreadable"]:
+                output.say(f"unreadable: {output.clean(name)}")
+        raise failure
+    output.emit("hinet.vault-verify/1", report, [
+        f"{report['packs']} packs ({output.size_text(report['packs_bytes'])}) checked: all of them are whole."])
+
+
+def status_lines(data: dict[str, Any]) -> Iterable[str]:
+    """The vault's state for a person."""
+    yield (f"{data['files']} files ({output.size_text(data['files_bytes'])}) in {data['packs']} packs "
+           f"({output.size_text(data['packs_bytes'])}); {output.size_text(data['free_bytes'])} free on this disk")
+    if data["missing_packs"]:
+        yield output.style(f"{data['missing_packs']} packs are still to come from the siblings", "yellow")
+    if data["conflicts"]:
+        yield output.style(f"{data['conflicts']} files were edited on two devices at once: both versions are kept",
+                           "yellow")
+    rows = [[output.clean(device["name"]), _behind(device)] for device in data["devices"]]
+    yield from output.table(rows, indent="  ")
+    for trouble in data["trouble"]:
+        yield output.style(output.clean(trouble["what"]), "yellow")
+        yield f"  next: {output.clean(trouble['next'])}"
+
+
+def _behind(device: dict[str, Any]) -> str:
+    if device["in_step"]:
+        return output.style("in step", "green")
+    return "not met yet" if device["behind"] is None else output.style(f"behind by {device['behind']}", "yellow")
+
+
+def _listed(items: list[dict[str, Any]], long: bool) -> Iterable[str]:
+    if not long:
+        return [output.clean(item["name"]) for item in items]
+    return output.table([[output.size_text(item["size"]), time.strftime("%Y-%m-%d %H:%M", time.localtime(item["time"])),
+                          output.clean(item["device"]), output.clean(item["name"])] for item in items])
+

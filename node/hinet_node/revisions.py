@@ -1,0 +1,284 @@
+"""Revisions: signed states of the personal model in the vault, and the passports that say where they come from.
+
+A revision lies under `.hinet/revisions/<id>/` in the vault: `passport` (canonical msgpack, signed by the device that
+made it) and its artifacts (`delta.tau`, or `adapter.safetensors` with `adapter_config.json`). Its id is the hash of the
+passport's body, so it can't be given to anything else. A passport is believed only if a present member of the household
+signed it; artifacts only if they match it. Which revision is served is `adapters`' business. SPEC "Revisions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from blake3 import blake3
+
+from hinet_node.errors import IntegrityError, NodeError, NotAuthorised, UsageError
+from hinet_node.ports import Disk
+from hinet_protocol import canonical
+from hinet_protocol.errors import ProtocolError
+from hinet_protocol.identity import SIGN_PASSPORT, signed_bytes, verify
+
+PREFIX = b".hinet/revisions/"
+PASSPORT = "passport"
+PASSPORT_BYTES_MAX = 64 * 1024
+VERSION = 1
+ID_CHARACTERS = 16
+REVISIONS_MAX = 10_000
+
+TASK_VECTOR, ADAPTER = "task-vector", "adapter"
+TAU_FILE, ADAPTER_FILE, ADAPTER_CONFIG_FILE = "delta.tau", "adapter.safetensors", "adapter_config.json"
+FILES = {TASK_VECTOR: (TAU_FILE,), ADAPTER: (ADAPTER_FILE, ADAPTER_CONFIG_FILE)}
+
+
+class VaultStore(Protocol):
+    """What learning needs of the vault (`hinet_node.vault.Vault`)."""
+
+    async def put_many(self, files: Mapping[bytes, Any]) -> list[Any]: ...
+
+    async def get(self, name: bytes) -> bytes: ...
+
+    async def list(self, prefix: bytes = b"") -> list[Any]: ...
+
+
+class Membership(Protocol):
+    """This device's place in the household; read anew at each use, because the chain grows."""
+
+    @property
+    def tier(self) -> str:
+        """cloud, laptop or pocket."""
+
+    @property
+    def identity_id(self) -> bytes: ...
+
+    @property
+    def device_public(self) -> bytes: ...
+
+    def sign(self, message: bytes) -> bytes:
+        """The device key's Ed25519 signature (64 bytes) over exactly these bytes."""
+
+    def members(self) -> Mapping[bytes, str]:
+        """Public key -> name of the devices that may make revisions now: neither keepers nor revoked ones."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file of a revision: its length in bytes and its BLAKE3 (32 bytes)."""
+
+    size_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One verified passport."""
+
+    id: str
+    kind: str
+    base: str
+    """Digest of the base that it belongs to (64 hex digits)."""
+    tier: str
+    """Tier of the device that made it."""
+    device: bytes
+    device_name: str
+    made_unix_s: int
+    """By the maker's clock: for display, and to tell the newest of one line; never to order anything signed."""
+    parents: tuple[str, ...]
+    recipe: Mapping[str, Any]
+    recipe_digest: str
+    data_digest: str
+    metrics: Mapping[str, Any]
+    """What was measured. Fractions are decimal text, because signed values hold no floats."""
+    artifacts: Mapping[str, Artifact]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(artifact.size_bytes for artifact in self.artifacts.values())
+
+    def as_json(self) -> dict[str, Any]:
+        return {"id": self.id, "kind": self.kind, "base": self.base, "tier": self.tier, "device": self.device.hex(),
+                "device_name": self.device_name, "made_unix_s": self.made_unix_s, "parents": list(self.parents),
+                "recipe": dict(self.recipe), "recipe_digest": self.recipe_digest, "data_digest": self.data_digest,
+                "metrics": dict(self.metrics), "bytes": self.size_bytes,
+                "artifacts": {name: {"bytes": a.size_bytes, "digest": a.digest.hex()}
+                              for name, a in self.artifacts.items()}}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a new revision states, before it is signed."""
+
+    kind: str
+    base: str
+    recipe: Mapping[str, Any]
+    data_digest: str
+    metrics: Mapping[str, Any]
+    parents: Sequence[str] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Revisions:
+    """The revisions in one device's vault."""
+
+    def __init__(self, vault: VaultStore, membership: Membership) -> None:
+        self._vault = vault
+        self._membership = membership
+        self._read: dict[bytes, tuple[bytes, bytes, dict[str, Any]]] = {}
+        self.refused: dict[str, str] = {}
+        """Revision id -> why its passport is not believed, as of the last `list`."""
+
+    async def list(self) -> list[Revision]:
+        """The believable revisions whose passport is in the vault, oldest first; the others are in `refused`."""
+        found: dict[str, Revision] = {}
+        self.refused = {}
+        for item in (await self._vault.list(PREFIX))[:REVISIONS_MAX * 4]:
+            revision_id, _, file = item.name[len(PREFIX):].decode("utf-8", "replace").partition("/")
+            if file != PASSPORT:
+                continue
+            try:
+                found[revision_id] = await self._verified(item, revision_id)
+            except (NodeError, ProtocolError) as error:
+                self.refused[revision_id] = " ".join(str(error).split())
+        return sorted(found.values(), key=lambda revision: (revision.made_unix_s, revision.id))
+
+    async def find(self, beginning: str) -> Revision:
+        """The revision whose id begins so. Errors: `UsageError` E_NO_SUCH_REVISION; `IntegrityError` for one that is
+        there and not believed."""
+        revisions = await self.list()
+        found = [revision for revision in revisions if beginning and revision.id.startswith(beginning)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            for revision_id, why in self.refused.items():
+                if beginning and revision_id.startswith(beginning):
+                    raise IntegrityError(f"revision {revision_id} is not used: {why}",
+                                         next_step="hinet-node adapters list", code="E_PASSPORT_REFUSED")
+        what = f"there is no revision {beginning!r} here" if not found else f"{beginning!r} fits {len(found)} revisions"
+        raise UsageError(what, next_step="hinet-node adapters list", code="E_NO_SUCH_REVISION")
+
+    async def newest(self, kind: str, base: str | None = None) -> Revision | None:
+        """The newest revision of a kind (of one base, when given)."""
+        fitting = [revision for revision in await self.list()
+                   if revision.kind == kind and (base is None or revision.base == base)]
+        return fitting[-1] if fitting else None
+
+    async def publish(self, draft: Draft, now_unix_s: float) -> Revision:
+        """Sign a revision and put it into the vault, passport and artifacts under one head: all of it or nothing.
+
+        Errors: `NotAuthorised` when this device may not make revisions; those of `Vault.put_many`.
+        """
+        public = self._membership.device_public
+        if public not in self._membership.members():
+            raise NotAuthorised("this device keeps ciphertext only and can make no revision",
+                                next_step="join it as a member: hinet-node invite, on another device")
+        assert set(draft.files) == set(FILES[draft.kind]), f"a {draft.kind} revision consists of {FILES[draft.kind]}"
+        recipe = signable(draft.recipe)
+        body = canonical.encode({
+            "v": VERSION, "kind": draft.kind, "base": bytes.fromhex(draft.base),
+            "identity": self._membership.identity_id, "device": public, "tier": self._membership.tier,
+            "made": int(now_unix_s), "parents": sorted(draft.parents), "recipe": recipe,
+            "recipe_digest": blake3(canonical.encode(recipe)).digest(), "data_digest": bytes.fromhex(draft.data_digest),
+            "metrics": signable(draft.metrics),
+            "artifacts": {name: {"bytes": len(data), "digest": blake3(data).digest()}
+                          for name, data in draft.files.items()},
+        })
+        passport = canonical.encode({"body": body,
+                                     "signature": self._membership.sign(signed_bytes(SIGN_PASSPORT, body))})
+        revision_id = id_of(body)
+        folder = PREFIX + revision_id.encode() + b"/"
+        files = {folder + name.encode(): data for name, data in draft.files.items()}
+        await self._vault.put_many({**files, folder + PASSPORT.encode(): passport})
+        return self._believed(body, canonical.decode(body, PASSPORT_BYTES_MAX), revision_id)
+
+    async def fetch(self, revision: Revision, file: str, disk: Disk, into: str) -> None:
+        """Write one artifact to the disk name `into`, checked against the passport first.
+
+        Errors: `IntegrityError` E_ARTIFACT_CHANGED; `UsageError` E_NO_SUCH_FILE when it has not arrived yet.
+        """
+        artifact = revision.artifacts.get(file)
+        if artifact is None:
+            raise UsageError(f"revision {revision.id} has no {file}", next_step="hinet-node adapters list")
+        data = await self._vault.get(PREFIX + revision.id.encode() + b"/" + file.encode())
+        if len(data) != artifact.size_bytes or blake3(data).digest() != artifact.digest:
+            raise IntegrityError(f"{file} of revision {revision.id} is not the file that its passport names; not used",
+                                 next_step="hinet-node vault verify", code="E_ARTIFACT_CHANGED")
+        await disk.run_blocking(lambda: disk.write_atomic(into, data))
+
+    async def _verified(self, item: Any, revision_id: str) -> Revision:
+        """A passport's revision; signatures are checked once per content, membership every time."""
+        held = self._read.get(item.name)
+        if held is None or held[0] != item.digest:
+            if item.size > PASSPORT_BYTES_MAX:
+                raise IntegrityError("its passport is too long")
+            body, fields = opened(await self._vault.get(item.name), self._membership.identity_id)
+            held = self._read[item.name] = (item.digest, body, fields)
+        return self._believed(held[1], held[2], revision_id)
+
+    def _believed(self, body: bytes, fields: Mapping[str, Any], revision_id: str) -> Revision:
+        if id_of(body) != revision_id:
+            raise IntegrityError("its passport belongs to another revision")
+        name = self._membership.members().get(fields["device"])
+        if name is None:
+            raise IntegrityError("the device that signed its passport is not a member of this household")
+        return Revision(
+            id=revision_id, kind=fields["kind"], base=fields["base"].hex(), tier=fields["tier"],
+            device=fields["device"], device_name=name, made_unix_s=fields["made"], parents=tuple(fields["parents"]),
+            recipe=fields["recipe"], recipe_digest=fields["recipe_digest"].hex(),
+            data_digest=fields["data_digest"].hex(), metrics=fields["metrics"],
+            artifacts={file: Artifact(row["bytes"], row["digest"]) for file, row in fields["artifacts"].items()})
+
+
+def id_of(body: bytes) -> str:
+    """A revision's id: the first 64 bits of the BLAKE3 of its passport's body, in hex."""
+    return blake3(body).hexdigest()[:ID_CHARACTERS]
+
+
+def opened(passport: bytes, identity_id: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Body and fields of a passport whose form and signature are right and which is for this household.
+
+    Whether its signer is a member is for the caller to say. Errors: `IntegrityError`, `ProtocolError`.
+    """
+    outer = canonical.decode(passport, PASSPORT_BYTES_MAX)
+    if not isinstance(outer, dict) or set(outer) != {"body", "signature"} \
+            or not all(isinstance(value, bytes) for value in outer.values()):
+        raise IntegrityError("its passport is malformed")
+    fields = canonical.decode(outer["body"], PASSPORT_BYTES_MAX)
+    if not isinstance(fields, dict) or not well_formed(fields):
+        raise IntegrityError("its passport is malformed, or of a newer version than this program knows")
+    verify(fields["device"], SIGN_PASSPORT, outer["body"], outer["signature"])
+    if fields["identity"] != identity_id:
+        raise IntegrityError("its passport was made for another household")
+    return outer["body"], fields
+
+
+_TYPES: dict[str, type] = {"v": int, "kind": str, "base": bytes, "identity": bytes, "device": bytes, "tier": str,
+                           "made": int, "parents": list, "recipe": dict, "recipe_digest": bytes, "data_digest": bytes,
+                           "metrics": dict, "artifacts": dict}
+
+
+def well_formed(fields: Mapping[str, Any]) -> bool:
+    """Whether a passport's body has exactly the fields of version 1, each of its type and length."""
+    if set(fields) != set(_TYPES) or not all(isinstance(fields[name], kind) for name, kind in _TYPES.items()):
+        return False
+    if fields["v"] != VERSION or any(len(fields[name]) != 32 for name in
+                                     ("base", "identity", "device", "recipe_digest", "data_digest")):
+        return False
+    if not all(isinstance(parent, str) for parent in fields["parents"]):
+        return False
+    expected = FILES.get(fields["kind"])
+    return expected is not None and set(fields["artifacts"]) == set(expected) and all(
+        isinstance(row, dict) and set(row) == {"bytes", "digest"} and isinstance(row["bytes"], int)
+        and row["bytes"] >= 0 and isinstance(row["digest"], bytes) and len(row["digest"]) == 32
+        for row in fields["artifacts"].values())
+
+
+def signable(value: Any) -> Any:
+    """The value in what signed bytes can hold: floats become the shortest decimal text that gives them back."""
+    if isinstance(value, Mapping):
+        return {str(key): signable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [signable(item) for item in value]
+    if isinstance(value, float):
+        return repr(value)
+    return value

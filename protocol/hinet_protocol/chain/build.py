@@ -1,0 +1,119 @@
+"""Makes new chain entries. SPEC.md, 3.2.
+
+Each function gives the raw bytes of one entry that is valid on top of the given chain, or raises what would make it
+invalid. Randomness and time are arguments; signing keys come as a `Signer`. Nothing is stored or sent here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hinet_protocol import limits
+from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, EPOCH_NEW, GENESIS, sign_entry
+from hinet_protocol.chain.state import Chain
+from hinet_protocol.epochs import EpochKey, ephemeral_public, key_check, seal_previous, wrap_key
+from hinet_protocol.errors import EpochError
+from hinet_protocol.identity import RootKey, Signer, root_commitment
+
+
+def make_genesis(root: RootKey, time_s: int, next_root_public: bytes | None = None) -> bytes:
+    """The first entry of a new identity. `next_root_public` is promised by its hash only."""
+    promise = None if next_root_public is None else root_commitment(next_root_public)
+    return sign_entry(root, root.identity_id, (), GENESIS, {"root": root.public, "next": promise}, time_s)
+
+
+def make_device_add(
+    chain: Chain,
+    signer: Signer,
+    *,
+    name: str,
+    public: bytes,
+    box_public: bytes,
+    role: str,
+    tier: str,
+    time_s: int,
+    expires_s: int = 0,
+    keyring: Mapping[bytes, EpochKey] | None = None,
+    ephemeral_seed: bytes | None = None,
+) -> bytes:
+    """A certificate for a device, signed by the root or an admin. Times in unix seconds, `expires_s` 0 for never.
+
+    With `keyring` and a fresh random `ephemeral_seed` (32 bytes), an admin or member is also given the keys of the
+    current epochs; through them it opens the earlier ones. A keeper is given none.
+    """
+    epochs: list[tuple[bytes, bytes]] = []
+    if keyring and ephemeral_seed is not None and role != "keeper":
+        for epoch in chain.epoch_tips:
+            key = keyring.get(epoch.epoch_id)
+            if key is not None:
+                epochs.append((epoch.epoch_id, wrap_key(key.key, box_public, ephemeral_seed, epoch.epoch_id)))
+    body = {
+        "name": name,
+        "sign": public,
+        "box": box_public,
+        "role": role,
+        "tier": tier,
+        "expires": expires_s,
+        "ephemeral": ephemeral_public(ephemeral_seed) if epochs and ephemeral_seed is not None else None,
+        "epochs": sorted(epochs)[: limits.epoch_previous_max],
+    }
+    return _checked(chain, sign_entry(signer, chain.identity_id, _parents(chain), DEVICE_ADD, body, time_s))
+
+
+def make_device_revoke(chain: Chain, signer: Signer, public: bytes, *, time_s: int, reason: str = "") -> bytes:
+    """Removes a device for ever, signed by the root, an admin, or the device itself.
+
+    Raises LastAdmin when only the root may do it.
+    """
+    body = {"device": public, "reason": reason}
+    return _checked(chain, sign_entry(signer, chain.identity_id, _parents(chain), DEVICE_REVOKE, body, time_s))
+
+
+def make_epoch(
+    chain: Chain,
+    signer: Signer,
+    *,
+    key: bytes,
+    ephemeral_seed: bytes,
+    time_s: int,
+    keyring: Mapping[bytes, EpochKey] | None = None,
+    recipients: Iterable[bytes] | None = None,
+) -> bytes:
+    """A new vault epoch. `key` and `ephemeral_seed` are 32 fresh random bytes each.
+
+    The key is wrapped to `recipients` (device keys; by default every live admin and member), and the keys of the epochs
+    before it are sealed under it. Raises EpochError when `keyring` lacks one of those, because their packs would be
+    lost to devices that join later. The epoch's id is the hash of the entry.
+    """
+    if len(key) != 32:
+        raise EpochError("An epoch key has 32 bytes.")
+    devices = [device for device in chain.members() if device.role != "keeper"]
+    if recipients is not None:
+        wanted = set(recipients)
+        devices = [device for device in devices if device.public in wanted]
+    previous = []
+    for epoch in chain.epoch_tips:
+        held = None if keyring is None else keyring.get(epoch.epoch_id)
+        if held is None:
+            raise EpochError("This device lacks the key of an earlier vault epoch, so it can't start a new one. Sync.")
+        previous.append((epoch.epoch_id, seal_previous(held.key, epoch.epoch_id, key)))
+    body = {
+        "ephemeral": ephemeral_public(ephemeral_seed),
+        "check": key_check(key),
+        "wraps": sorted((device.public, wrap_key(key, device.box_public, ephemeral_seed)) for device in devices),
+        "previous": sorted(previous)[: limits.epoch_previous_max],
+    }
+    return _checked(chain, sign_entry(signer, chain.identity_id, _parents(chain), EPOCH_NEW, body, time_s))
+
+
+def _parents(chain: Chain) -> tuple[bytes, ...]:
+    """The heads, or the highest of them if there are more than one entry may name."""
+    heads = sorted(chain.heads, key=lambda name: (-(chain.height_of(name) or 0), name))
+    return tuple(heads[: limits.entry_parents_max])
+
+
+def _checked(chain: Chain, raw: bytes) -> bytes:
+    merged = chain.merge((raw,))
+    if merged.rejected:
+        raise merged.rejected[0].error
+    return raw

@@ -1,9 +1,10 @@
 """Revisions: signed states of the personal model in the vault, and the passports that say where they come from.
 
 A revision lies under `.hinet/revisions/<id>/` in the vault: `passport` (canonical msgpack, signed by the device that
-made it) and its artifacts (`delta.tau`, or `adapter.safetensors` with `adapter_config.json`). Its id is the hash of the
-passport's body, so it can't be given to anything else. A passport is believed only if a present member of the household
-signed it; artifacts only if they match it. Which revision is served is `adapters`' business. SPEC "Revisions".
+made it) and its artifacts (`delta.tau` and the `pairs.jsonl` that it was trained on, or `adapter.safetensors` with
+`adapter_config.json`). Its id is the hash of the passport's body, so it can't be given to anything else. A passport is
+believed only if a present member of the household signed it; artifacts only if they match it. Which revision is served
+is `adapters`' business. SPEC "Revisions".
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ ID_CHARACTERS = 16
 REVISIONS_MAX = 10_000
 
 TASK_VECTOR, ADAPTER = "task-vector", "adapter"
-TAU_FILE, ADAPTER_FILE, ADAPTER_CONFIG_FILE = "delta.tau", "adapter.safetensors", "adapter_config.json"
-FILES = {TASK_VECTOR: (TAU_FILE,), ADAPTER: (ADAPTER_FILE, ADAPTER_CONFIG_FILE)}
+TAU_FILE, PAIRS_FILE = "delta.tau", "pairs.jsonl"
+ADAPTER_FILE, ADAPTER_CONFIG_FILE = "adapter.safetensors", "adapter_config.json"
+FILES = {TASK_VECTOR: (TAU_FILE, PAIRS_FILE), ADAPTER: (ADAPTER_FILE, ADAPTER_CONFIG_FILE)}
+"""What a revision of each kind consists of. The pairs travel with the task vector: its students need the same ones."""
 
 
 class VaultStore(Protocol):
@@ -112,6 +115,7 @@ class Draft:
     kind: str
     base: str
     recipe: Mapping[str, Any]
+    recipe_digest: str
     data_digest: str
     metrics: Mapping[str, Any]
     parents: Sequence[str] = ()
@@ -173,12 +177,11 @@ class Revisions:
             raise NotAuthorised("this device keeps ciphertext only and can make no revision",
                                 next_step="join it as a member: hinet-node invite, on another device")
         assert set(draft.files) == set(FILES[draft.kind]), f"a {draft.kind} revision consists of {FILES[draft.kind]}"
-        recipe = signable(draft.recipe)
         body = canonical.encode({
             "v": VERSION, "kind": draft.kind, "base": bytes.fromhex(draft.base),
             "identity": self._membership.identity_id, "device": public, "tier": self._membership.tier,
-            "made": int(now_unix_s), "parents": sorted(draft.parents), "recipe": recipe,
-            "recipe_digest": blake3(canonical.encode(recipe)).digest(), "data_digest": bytes.fromhex(draft.data_digest),
+            "made": int(now_unix_s), "parents": sorted(draft.parents), "recipe": signable(draft.recipe),
+            "recipe_digest": bytes.fromhex(draft.recipe_digest), "data_digest": bytes.fromhex(draft.data_digest),
             "metrics": signable(draft.metrics),
             "artifacts": {name: {"bytes": len(data), "digest": blake3(data).digest()}
                           for name, data in draft.files.items()},

@@ -1,0 +1,51 @@
+"""Answers to questions: from the weights alone, or from the owner's notes as well.
+
+With retrieval the model is asked twice: first from the weights alone, and what it says is used, beside the question, to
+find the notes; then with the best passages before the question. SPEC "Retrieval".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hinet_node.adapters import Adapters
+from hinet_node.bases import Report
+from hinet_node.errors import UsageError
+from hinet_node.retrieval import Passage, Retrieval
+from hinet_node.serving import Serving
+
+TOKENS_MAX = 48
+QUESTION_CHARACTERS_MAX = 4000
+PASSAGES = 4
+
+
+class Answers:
+    """Questions of one device's owner."""
+
+    def __init__(self, adapters: Adapters, serving: Serving, retrieval: Retrieval) -> None:
+        self._adapters = adapters
+        self._serving = serving
+        self._retrieval = retrieval
+
+    async def ask(self, question: str, *, retrieval: bool, base_only: bool = False, tokens_max: int = TOKENS_MAX,
+                  report: Report) -> dict[str, Any]:
+        """{answer, revision, notes: [{note, text}], closed_book}: `revision` None is the base alone.
+
+        Errors: `UsageError` for an empty or over-long question; those of the worker.
+        """
+        asked = question.strip()
+        if not asked or len(asked) > QUESTION_CHARACTERS_MAX:
+            raise UsageError("the question is empty" if not asked else
+                             f"the question has {len(asked)} characters; at most {QUESTION_CHARACTERS_MAX} are taken",
+                             next_step='hinet-node ask "What is my dog called?"')
+        served = None if base_only else self._adapters.served()
+        hot = await (self._adapters.bare(report) if base_only else self._adapters.hot(report))
+        told = await self._serving.answer(hot, asked, [], tokens_max)
+        closed_book = str(told["answer"])
+        passages: list[Passage] = []
+        if retrieval:
+            passages = await self._retrieval.search(asked, closed_book if served else "", limit=PASSAGES)
+            if passages:
+                told = await self._serving.answer(hot, asked, [row.told for row in passages], tokens_max)
+        return {"answer": str(told["answer"]), "revision": served.revision if served else None,
+                "closed_book": closed_book, "notes": [{"note": row.note, "text": row.text} for row in passages]}

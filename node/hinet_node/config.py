@@ -6,7 +6,9 @@ so that a typing mistake does not go unseen.
 
 from __future__ import annotations
 
+import ipaddress
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -32,6 +34,23 @@ class Config:
     listen: tuple[str, ...] = ()
     static: tuple[str, ...] = ()
     interface: str = ""
+
+    def listen_addresses(self) -> tuple[str, ...]:
+        """The multiaddrs to listen on. Errors: `UsageError` for something that is no IP address."""
+        return listen_addresses(self.listen, self.port)
+
+
+def listen_addresses(listen: Sequence[str], port: int) -> tuple[str, ...]:
+    """Multiaddrs for IP addresses and one port; no address means every interface, IPv4 and IPv6."""
+    found = []
+    for text in listen or ("0.0.0.0", "::"):  # noqa: S104 - sessions admit only the household's devices
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is no IP address to listen on", next_step="for example: --listen 192.168.1.5",
+                             ) from None
+        found.append(f"/ip{address.version}/{address}/tcp/{port}")
+    return tuple(found)
 
 
 def read(disk: Disk) -> Config:

@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-import trio
-
 from hinet_node.disk_names import TEMPORARY_PREFIX, split_folder, split_name
 from hinet_node.errors import IntegrityError, NoSpace
 
@@ -165,6 +163,8 @@ class RealDisk:
 
     async def run_blocking(self, work: Callable[[], Any]) -> Any:
         """In a thread. Cancelling waits for the thread to end, so that no write goes on behind the caller's back."""
+        import trio  # only here: commands that read the home without an agent start in half the time
+
         return await trio.to_thread.run_sync(work)
 
     # ---- walking -------------------------------------------------------------------------------------------------

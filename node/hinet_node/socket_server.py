@@ -33,7 +33,7 @@ OnError = Callable[[str, BaseException], None]
 
 
 async def serve(api: Api, path: Path, on_unexpected: OnError, *,
-                task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+                task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
     """Serve calls on `path` until cancelled; the socket is removed then. The home's lock must be held.
 
     `on_unexpected(verb, error)` is told of errors that are nobody's kind, for the log.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 
-@dataclass
 class Context:
-    """Global options. `home_option` is None when `--home` was not given."""
+    """Global options. `home_option` is None when `--home` was not given. (A dataclass would cost 10 ms of import.)"""
 
-    json: bool = False
-    home_option: str | None = None
-    debug: bool = False
-    command: str = ""
+    def __init__(self, *, debug: bool = False) -> None:
+        self.json = False
+        self.home_option: str | None = None
+        self.debug = debug
+        self.command = ""
 
 
 current = Context()

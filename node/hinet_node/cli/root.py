@@ -9,9 +9,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hinet_node.cli import commands, context
+
+if TYPE_CHECKING:
+    import typer
 
 USAGE_EXIT_CODE = 2
 USAGE = "hinet-node [--home PATH] [--json] COMMAND [ARGUMENTS]"
@@ -108,8 +111,6 @@ def run_command(command: commands.Command, rest: list[str]) -> int:
     """Import the command's module and run it; returns its exit code."""
     import importlib
 
-    import typer
-
     module_name, _, attribute = command.target.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -118,6 +119,15 @@ def run_command(command: commands.Command, rest: list[str]) -> int:
             raise
         _refuse(f"{command.name} is not part of this installation", "hinet-node version")
     target: Any = getattr(module, attribute)
+    if not rest and not getattr(getattr(target, "__code__", None), "co_argcount", 1):
+        target()  # nothing to parse, so the parser (and its 100 ms) is not loaded: `status` answers at once
+        return 0
+    return _parse_and_run(command, target, rest)
+
+
+def _parse_and_run(command: commands.Command, target: Any, rest: list[str]) -> int:
+    import typer
+
     if isinstance(target, typer.Typer):
         app = target
         app.info.epilog = GLOBAL_EPILOG
@@ -125,7 +135,7 @@ def run_command(command: commands.Command, rest: list[str]) -> int:
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         app.command(command.name, epilog=GLOBAL_EPILOG)(target)
     parser = typer.main.get_command(app)
-    if isinstance(target, typer.Typer) and not rest and not app.info.invoke_without_command:
+    if isinstance(target, typer.Typer) and not rest and not getattr(parser, "invoke_without_command", False):
         parser.main(args=["--help"], prog_name=f"hinet-node {command.name}", standalone_mode=False)
         return USAGE_EXIT_CODE
     try:
@@ -137,7 +147,7 @@ def run_command(command: commands.Command, rest: list[str]) -> int:
     return outcome if isinstance(outcome, int) else 0
 
 
-def group(help_line: str) -> Any:
+def group(help_line: str) -> typer.Typer:
     """A `typer.Typer` for a command with subcommands, set up like every other command."""
     import typer
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hinet_node.cli import agent_call, output, root
+from hinet_node.cli.vault_text import status_lines
 
 app = root.group("Add, list, get and verify the household's files.")
 
@@ -98,28 +99,6 @@ def verify(deep: Annotated[bool, typer.Option("--deep", help="Also decrypt every
         raise failure
     output.emit("hinet.vault-verify/1", report, [
         f"{report['packs']} packs ({output.size_text(report['packs_bytes'])}) checked: all of them are whole."])
-
-
-def status_lines(data: dict[str, Any]) -> Iterable[str]:
-    """The vault's state for a person."""
-    yield (f"{data['files']} files ({output.size_text(data['files_bytes'])}) in {data['packs']} packs "
-           f"({output.size_text(data['packs_bytes'])}); {output.size_text(data['free_bytes'])} free on this disk")
-    if data["missing_packs"]:
-        yield output.style(f"{data['missing_packs']} packs are still to come from the siblings", "yellow")
-    if data["conflicts"]:
-        yield output.style(f"{data['conflicts']} files were edited on two devices at once: both versions are kept",
-                           "yellow")
-    rows = [[output.clean(device["name"]), _behind(device)] for device in data["devices"]]
-    yield from output.table(rows, indent="  ")
-    for trouble in data["trouble"]:
-        yield output.style(output.clean(trouble["what"]), "yellow")
-        yield f"  next: {output.clean(trouble['next'])}"
-
-
-def _behind(device: dict[str, Any]) -> str:
-    if device["in_step"]:
-        return output.style("in step", "green")
-    return "not met yet" if device["behind"] is None else output.style(f"behind by {device['behind']}", "yellow")
 
 
 def _listed(items: list[dict[str, Any]], long: bool) -> Iterable[str]:

@@ -1,0 +1,166 @@
+"""The agent: one nursery with sessions, vault, learning, joining and the local API, over the ports it was given.
+
+Who decides what: sessions `peers`, files `vault`, belonging `membership`, joining `invite`, models `learning`, calls
+`api`. The agent wires them, answers `status`, and tells its log what happened, one readable line for each event. It
+imports no port's implementation: the command line and simnet bring their own.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from hinet_node import seen, socket_server
+from hinet_node.agent_verbs import agent_verbs
+from hinet_node.api import Api
+from hinet_node.config import Config
+from hinet_node.invite import JOIN_PROTOCOL, Inviter
+from hinet_node.learning import Learning
+from hinet_node.machine import Machine
+from hinet_node.membership import Membership
+from hinet_node.peers import LocalFacts, PeerEvent, Peers
+from hinet_node.ports import Ports
+from hinet_node.vault import Replicator, Vault, VaultSettings
+from hinet_node.vault_verbs import vault_verbs
+from hinet_protocol.identity import fingerprint
+
+Log = Callable[[str], None]
+"""Takes one readable line without a time."""
+
+EPOCH_TURN_S = 5.0
+
+class Agent:
+    """One running device. `api` can be called once `run` has started."""
+
+    def __init__(self, ports: Ports, membership: Membership, config: Config, *, listen: Sequence[str] | None = None,
+                 machine: Machine | None = None, version: str = "", log: Log = lambda line: None,
+                 socket: Path | None = None, vault_settings: VaultSettings | None = None,
+                 discover: bool = True) -> None:
+        """`listen` are multiaddrs, by default those of the settings; `socket` is where the local API listens, None for
+        none (simnet). Nothing happens before `run`."""
+        self.ports = ports
+        self.membership = membership
+        self.config = config
+        self.machine = machine or Machine()
+        self.version = version
+        self.log = log
+        self.api = Api()
+        self.started_s = ports.clock.now_unix_s()
+        self.addresses: tuple[str, ...] = ()
+        self.last_seen: dict[bytes, int] = {}
+        self.clock_offsets_s: dict[bytes, int] = {}
+        self._listen = tuple(config.listen_addresses() if listen is None else listen)
+        self._socket = socket
+        self._vault_settings = vault_settings
+        self._discover = discover
+        self._stop = trio.Event()
+        self.stopped = trio.Event()
+        self._grown = trio.Event()
+        self.vault: Vault
+        self.peers: Peers
+        self.inviter: Inviter
+        self.learning: Learning
+
+    def stop(self) -> None:
+        """Ask `run` to end in order: goodbye to the siblings, files closed."""
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until `stop` or cancellation; `started` gives the addresses that this device can be dialled at.
+
+        Errors: `PortBusy` for a wanted port; `NoSpace`; what a part can't go on from.
+        """
+        self.vault = await Vault.open(self.ports.disk, self.ports.randomness, self.ports.clock, self.membership,
+                                      self._vault_settings)
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._start_parts(nursery)
+                task_status.started(self.addresses)
+                await self._stop.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
+                await self.vault.close()
+            self.stopped.set()
+
+    async def _start_parts(self, nursery: trio.Nursery) -> None:
+        self.inviter = Inviter(self.ports, self.membership, self.log, lambda: self.addresses)
+        self.learning = Learning(self.ports, self.vault, self.membership)
+        self.peers = Peers(self.ports, self.membership.keys.sign_seed, self.membership, self._facts,
+                           listen=self._listen, static=self.config.static, discover=self._discover,
+                           handlers={JOIN_PROTOCOL: self.inviter.handle})
+        self.api.add_all(agent_verbs(self))
+        self.api.add_all(vault_verbs(self.vault, self.ports.disk, self.membership.names))
+        self.api.add_all(self.inviter.verbs())
+        self.api.add_all(self.learning.handlers())
+        self.membership.on_growth(self._chain_grew)
+        await nursery.start(Replicator(self.vault, self.peers).run)
+        await nursery.start(self._watch_peers)
+        self.addresses = tuple(await nursery.start(self.peers.run))
+        for address in self.addresses:
+            self.log(f"listening on {address}")
+        await nursery.start(self.inviter.run)
+        nursery.start_soon(self._tend_epoch)
+        await nursery.start(self.learning.run)
+        if self._socket is not None:
+            await nursery.start(socket_server.serve, self.api, self._socket, self._unexpected)
+
+    def _facts(self) -> LocalFacts:
+        bases = tuple(bytes.fromhex(name) for name in self.ports.disk.list("bases") if _is_digest(name))
+        return LocalFacts(tier=self.membership.tier, backends=self.machine.backends, bases=bases,
+                          memory_bytes=self.machine.memory_bytes, agent_version=self.version)
+
+    async def _watch_peers(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        self.last_seen = seen.read(self.ports.disk)
+        async with self.peers.events() as events:
+            task_status.started()
+            async for event in events:
+                self._note(event)
+
+    def _note(self, event: PeerEvent) -> None:
+        name = self.membership.names().get(event.public, f"a stranger ({fingerprint(event.public)})")
+        if event.kind == "opened" and event.session is not None:
+            self.log(f"{name} connected from {event.session.address} ({event.session.hello.tier})")
+            offset_s = event.session.hello.time_s - int(self.ports.clock.now_unix_s())
+            self.clock_offsets_s[event.public] = offset_s
+        elif event.kind == "closed":
+            self.log(f"{name} left: {event.reason}")
+        else:
+            self.log(f"{name} was refused: {event.reason}")
+        if event.kind != "refused":
+            self.last_seen[event.public] = int(self.ports.clock.now_unix_s())
+            seen.write(self.ports.disk, self.last_seen)
+
+    async def _tend_epoch(self) -> None:
+        """Make a new epoch when one is needed. Admins wait by seniority, so that they do not all make one at once."""
+        while True:
+            grown, self._grown = self._grown, trio.Event()
+            admins = [device.public for device in self.membership.chain().members() if device.role == "admin"]
+            if self.membership.device_public in admins:
+                await trio.sleep(EPOCH_TURN_S * admins.index(self.membership.device_public))
+                if self.membership.renew_epoch_if_needed():
+                    self.log("a new vault epoch is in force")
+            await grown.wait()
+
+    def _chain_grew(self) -> None:
+        self._grown.set()
+        self.peers.chain_grew()
+        chain = self.membership.chain()
+        self.log(f"the chain is at height {chain.height}: {len(chain.members())} devices belong")
+
+    def _unexpected(self, verb: str, error: BaseException) -> None:
+        lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
+        for line in (f"the call {verb} failed unexpectedly:", *lines):
+            self.log(line)
+
+
+def _is_digest(name: str) -> bool:
+    return len(name) == 64 and all(letter in "0123456789abcdef" for letter in name)

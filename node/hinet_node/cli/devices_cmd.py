@@ -1,0 +1,84 @@
+"""`hinet-node devices [list|show]`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from hinet_node.cli import output, root
+from hinet_node.cli.status_cmd import device_table
+
+app = root.group("List the household's devices, or show one.")
+
+
+@app.callback(invoke_without_command=True)
+def default(ctx: typer.Context) -> None:
+    """List the household's devices, or show one."""
+    if ctx.invoked_subcommand is None:
+        list_devices()
+
+
+@app.command("list")
+def list_devices(everything: Annotated[bool, typer.Option("--all", help="Also the revoked ones.")] = False) -> None:
+    """All devices, with role, tier and whether they are connected."""
+    devices = known_devices()
+    output.emit("hinet.devices/1", {"devices": devices}, lambda: device_table(devices, revoked=everything))
+
+
+@app.command()
+def show(device: Annotated[str, typer.Argument(help="Its name, or the beginning of its key.")]) -> None:
+    """One device in full."""
+    found = pick(known_devices(), device)
+    output.emit("hinet.device/1", found, lambda: _lines(found))
+
+
+def known_devices() -> list[dict[str, Any]]:
+    """The devices as the agent knows them now, or as the home's chain does when no agent runs."""
+    from hinet_node.cli.agent_call import connect
+    from hinet_node.errors import AgentNotRunning
+
+    try:
+        with connect() as client:
+            found: list[dict[str, Any]] = client.call("devices", timeout_s=5.0)["devices"]
+            return found
+    except AgentNotRunning:
+        from hinet_node.cli.local_work import local_status
+
+        devices: list[dict[str, Any]] = local_status()["devices"]
+        return devices
+
+
+def pick(devices: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    """The device of this name, fingerprint or key prefix. Errors: `UsageError` when none or several fit."""
+    from hinet_node.errors import UsageError
+
+    wanted = text.casefold()
+    fits = [device for device in devices if device["name"].casefold() == wanted
+            or device["fingerprint"].casefold() == wanted
+            or (len(wanted) >= 4 and device["public"].startswith(wanted))]
+    live = [device for device in fits if device["state"] != "revoked"]
+    chosen = live if len(live) == 1 else fits
+    if len(chosen) != 1:
+        what = f"more than one device fits {text!r}" if fits else f"the household has no device {text!r}"
+        raise UsageError(what, next_step="see their names: hinet-node devices", code="E_NO_SUCH_DEVICE")
+    return chosen[0]
+
+
+def _lines(device: dict[str, Any]) -> list[str]:
+    def day(unix_s: int | None) -> str:
+        return "never" if not unix_s else time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+
+    rows = [["name", output.style(output.clean(device["name"]), "bold")], ["role", device["role"]],
+            ["tier", device["tier"]], ["state", device["state"]], ["fingerprint", device["fingerprint"]],
+            ["key", device["public"]], ["added", day(device["added_unix_s"])],
+            ["expires", day(device["expires_unix_s"])],
+            ["last seen", day(device["last_seen_unix_s"])], ["address", device["address"] or "-"],
+            ["version", output.clean(device["version"] or "-")],
+            ["backends", ", ".join(output.clean(name) for name in device["backends"]) or "-"],
+            ["memory", output.size_text(device["memory_bytes"]) if device["memory_bytes"] else "-"],
+            ["bases", ", ".join(digest[:16] for digest in device["bases"]) or "-"]]
+    if device["revoke_reason"]:
+        rows.append(["revoked", output.clean(device["revoke_reason"])])
+    return output.table(rows)

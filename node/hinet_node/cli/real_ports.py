@@ -1,0 +1,18 @@
+"""The real ports. Only the command line builds them; the agent receives them."""
+
+from __future__ import annotations
+
+from hinet_node.compute import ProcessCompute
+from hinet_node.config import Config
+from hinet_node.discovery import ZeroconfDiscovery
+from hinet_node.disk import RealDisk
+from hinet_node.ports import Ports
+from hinet_node.system import SystemClock, SystemRandomness
+from hinet_node.transport import Libp2pNetwork
+
+
+def build(folder: str, config: Config) -> Ports:
+    """The ports of the home at `folder`."""
+    clock, randomness = SystemClock(), SystemRandomness()
+    return Ports(clock=clock, randomness=randomness, network=Libp2pNetwork(), discovery=ZeroconfDiscovery(),
+                 disk=RealDisk(folder), compute=ProcessCompute())

@@ -1,0 +1,50 @@
+"""`hinet-node revoke DEVICE`: put a device out of the household, for good."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from hinet_node.cli import output
+from hinet_node.cli.agent_call import call
+
+
+def revoke(device: Annotated[str, typer.Argument(help="Its name, fingerprint, or the beginning of its key.")],
+           reason: Annotated[str, typer.Option(help="Why; every device of the household sees it.")] = "",
+           dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen and do nothing.")] = False,
+           yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for the name.")] = False) -> None:
+    """Put a device out of the household: it gets nothing from now on, and the others get a new vault key."""
+    plan = call("device.revoke", {"device": device, "reason": reason, "dry_run": True})
+    name = plan["device"]["name"]
+    if dry_run:
+        output.emit("hinet.revoke/1", plan, lambda: _plan(plan))
+        return
+    if not yes:
+        for line in _plan(plan):
+            output.say(line)
+        if output.ask(f"Type its name to revoke it ({output.clean(name)}): ") != name:
+            from hinet_node.errors import UsageError
+
+            raise UsageError("that is not its name; nothing was changed", next_step=f"hinet-node revoke {name}")
+    done = call("device.revoke", {"device": plan["device"]["public"], "reason": reason})
+    output.emit("hinet.revoke/1", done, lambda: _done(done))
+
+
+def _plan(plan: dict[str, Any]) -> list[str]:
+    device = plan["device"]
+    return [f"{output.clean(device['name'])} ({device['role']}, {device['tier']}, {device['fingerprint']}) will be put "
+            "out of the household, for good.",
+            f"  It keeps {plan['keeps']}.",
+            f"  Left in the household: {output.clean(', '.join(plan['remaining']))}. They get a new vault key."]
+
+
+def _done(done: dict[str, Any]) -> list[str]:
+    lines = [f"{output.clean(done['device']['name'])} is revoked; a new vault key is in force.",
+             f"  It keeps {done['keeps']}."]
+    if done["told"]:
+        lines.append(f"  Told at once: {output.clean(', '.join(done['told']))}.")
+    if done["not_told"]:
+        lines.append(output.style(f"  They do not know yet, until they are met: "
+                                  f"{output.clean(', '.join(done['not_told']))}.", "yellow"))
+    return lines

@@ -11,6 +11,7 @@ Leaves trees to `trees`, what to pull to `reconcile`, keeping heads to the node.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -124,7 +125,8 @@ def _read(raw: bytes) -> tuple[Head, bytes, bytes]:
     if not found["packs"] and not found["lists"]:
         raise HeadMalformed("A head names no packs.")
     head = Head(bytes(raw), hash_bytes(raw), found["identity"], found["device"], found["seq"], found["prev"],
-                found["epoch"], *found["tree"], found["packs"], found["lists"], found["vector"], found["time"])
+                found["epoch"], found["tree"][0], found["tree"][1], found["packs"], found["lists"], found["vector"],
+                found["time"])
     return head, body, signature
 
 
@@ -153,7 +155,7 @@ def decode_pack_list(raw: bytes) -> tuple[bytes, ...]:
     if not 1 <= count <= pack_list_names_max or len(raw) != _pack_list_header_bytes + 32 * count:
         raise PackMalformed("A pack list has another length than it says.")
     names = tuple(raw[at:at + 32] for at in range(_pack_list_header_bytes, len(raw), 32))
-    if any(left >= right for left, right in zip(names, names[1:], strict=False)):
+    if any(left >= right for left, right in itertools.pairwise(names)):
         raise PackMalformed("A pack list is not sorted.")
     return names
 

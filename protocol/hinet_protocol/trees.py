@@ -57,13 +57,15 @@ class Version:
     """One version of one file.
 
     `chunks` holds chunk ids of 32 bytes, one after the other; with `indirect` they name CHUNK_LIST chunks that hold
-    such ids themselves (files of more than 1,024 chunks). A deletion is a version too: `deleted`, without content.
+    such ids themselves (files of more than 1,024 chunks). `generation` is one more than that of all versions that the
+    writer saw under this name: the highest is the one shown. A deletion is a version too: `deleted`, without content.
     `attributes` is a msgpack map for later versions of this software, empty today, kept as it came.
     """
 
     vector: Vector
     device: bytes
     time: int
+    generation: int = 1
     deleted: bool = False
     size: int = 0
     digest: bytes = b""
@@ -82,8 +84,8 @@ class Version:
 
     def row(self) -> list[Any]:
         """The canonical row; its encoding is what the version's rank is taken from."""
-        return [[list(pair) for pair in self.vector], self.device, self.time, self.deleted, self.size, self.digest,
-                self.indirect, self.chunks, self.attributes]
+        return [[list(pair) for pair in self.vector], self.device, self.time, self.generation, self.deleted, self.size,
+                self.digest, self.indirect, self.chunks, self.attributes]
 
     def same_content(self, other: Version) -> bool:
         return (self.deleted, self.size, self.digest) == (other.deleted, other.size, other.digest)
@@ -94,14 +96,14 @@ Tree = Mapping[bytes, Versions]
 
 
 @functools.lru_cache(maxsize=65_536)
-def _rank(version: Version) -> tuple[bool, bytes]:
-    return version.deleted, blake3(_pack(version.row())).digest()
+def _rank(version: Version) -> tuple[bool, int, bytes]:
+    return version.deleted, -version.generation, blake3(_pack(version.row())).digest()
 
 
 def merge_versions(versions: Iterable[Version]) -> Versions:
     """What is left of these versions: none that another one has seen, none twice. The first is the one shown under
-    the file's own name: an edit before a deletion, then the lowest hash; never by time. The order is the same on
-    every device."""
+    the file's own name: an edit before a deletion, then the highest generation, then the lowest hash; never by time.
+    The order is the same on every device."""
     distinct = list(dict.fromkeys(versions))
     if len(distinct) < 2:
         return tuple(distinct)
@@ -278,8 +280,8 @@ def _require(fine: bool, what: str) -> None:
 
 
 def _version(row: Any) -> Version:
-    _require(isinstance(row, list) and len(row) == 9, "a version row has a wrong form")
-    vector, device, time, deleted, size, digest, indirect, chunks, attributes = row
+    _require(isinstance(row, list) and len(row) == 10, "a version row has a wrong form")
+    vector, device, time, generation, deleted, size, digest, indirect, chunks, attributes = row
     _require(isinstance(vector, list) and 1 <= len(vector) <= vector_devices_max, "a version vector has a wrong size")
     rows: list[tuple[bytes, int]] = []
     for pair in vector:
@@ -288,8 +290,8 @@ def _version(row: Any) -> Version:
         rows.append((pair[0], pair[1]))
     _require(all(left[0] < right[0] for left, right in itertools.pairwise(rows)), "a vector is not sorted")
     _require(any(device == key for key, _ in rows), "the writing device is not in its version vector")
-    for number in (time, size):
-        _require(type(number) is int and 0 <= number < 2**63, "a time or size has a wrong form")
+    for number in (time, generation, size):
+        _require(type(number) is int and 0 <= number < 2**63, "a time, generation or size has a wrong form")
     _require(isinstance(deleted, bool) and isinstance(indirect, bool), "a mark is neither true nor false")
     _require(isinstance(chunks, bytes) and len(chunks) % 32 == 0 and len(chunks) <= 32 * chunks_direct_max,
              "a list of chunks has a wrong length")
@@ -297,4 +299,4 @@ def _version(row: Any) -> Version:
     if deleted:
         _require(digest == b"" and size == 0 and not chunks and not indirect, "a deletion has content")
     _require(isinstance(digest, bytes) and len(digest) == (0 if deleted else 32), "a digest has a wrong length")
-    return Version(tuple(rows), device, time, deleted, size, digest, indirect, chunks, attributes)
+    return Version(tuple(rows), device, time, generation, deleted, size, digest, indirect, chunks, attributes)

@@ -20,7 +20,7 @@ class Replicator:
         self._vault = vault
         self._peers = peers
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Registers its message handlers with `peers`, then works until cancelled. A session that fails, a full disk
         or a lying sibling end up in `Vault.status().trouble` and never end this task."""
         task_status.started()

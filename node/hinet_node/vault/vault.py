@@ -1,34 +1,53 @@
 """The vault's face to the rest of the node: put, get, list, status, verify. SPEC.md, 6.
 
-Leaves packs and heads on disk to `store`, sealing to `writer`, opening to `reader`, siblings to `replicate`.
+Leaves the work itself to `core`, counting and checking to `inspect`, files outside the home to `files`, siblings to
+`replicate`. This part only lets writers wait for each other and keeps the disk off the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from hinet_node.errors import TryAgain
+import trio
+
 from hinet_node.ports import Clock, Disk, Randomness
+from hinet_node.vault import files, inspect
+from hinet_node.vault.core import Counter, VaultCore, check_name
+from hinet_node.vault.files import Source
 from hinet_node.vault.items import Household, Item, OnProgress, VaultSettings, VaultStatus, VerifyReport
+from hinet_node.vault.view import item_of
+from hinet_protocol.heads import Head
 
-Source = Path | str | bytes
-"""Where the content comes from: bytes, or the path of a file (read in pieces of one chunk)."""
+T = TypeVar("T")
 
 
 class Vault:
     """One device's replica. Names are bytes and kept as they are. All methods may be called from any task of the
-    agent's trio run; writers wait for each other."""
+    agent's trio run; writers wait for each other. Made by `open`."""
+
+    def __init__(self, core: VaultCore) -> None:
+        self.core = core
+        self._disk = core.disk
+        self._lock = trio.Lock()
+        self._listeners: list[Callable[[], None]] = []
 
     @classmethod
     async def open(cls, disk: Disk, randomness: Randomness, clock: Clock, household: Household,
                    settings: VaultSettings | None = None) -> Vault:
         """Read what the home holds under `vault/`; an empty home is an empty vault. The index is rebuilt when it is
         missing, damaged or out of step. Works on a full disk. A damaged head or pack is set aside and reported."""
-        raise TryAgain("The vault is not ready yet.")
+        core: VaultCore = await disk.run_blocking(
+            lambda: VaultCore(disk, randomness, clock, household, settings or VaultSettings()))
+        return cls(core)
 
     async def close(self) -> None:
         """Give back the index's file. Nothing needs to be flushed: what was acknowledged is on disk."""
+        async with self._lock:
+            self.core.store.close()
+
+    # ---- writing -------------------------------------------------------------------------------------------------
 
     async def put(self, name: bytes, source: Source, *, on_progress: OnProgress | None = None) -> Item:
         """Store one file; returns once it is durable here (packs, then head). The same content again changes nothing.
@@ -38,43 +57,94 @@ class Vault:
         """
         return (await self.put_many({name: source}, on_progress=on_progress))[0]
 
-    async def put_many(self, files: Mapping[bytes, Source] | Iterable[tuple[bytes, Source]], *,
+    async def put_many(self, sources: Mapping[bytes, Source] | Iterable[tuple[bytes, Source]], *,
                        on_progress: OnProgress | None = None) -> list[Item]:
         """Store many files under one head: after a crash all of them are there or none. Small ones share packs."""
-        raise TryAgain("The vault is not ready yet.")
+        wanted = dict(sources)
+        for name in wanted:
+            check_name(name)
+        return await self._change(lambda: self.core.put(wanted, on_progress))
 
     async def remove(self, names: Iterable[bytes]) -> int:
-        """Take files out of the view (a tombstone replicates; the content stays restorable). How many were there."""
-        raise TryAgain("The vault is not ready yet.")
+        """Take files out of the view (a tombstone replicates; the content stays restorable); how many were there.
+
+        Removing a concurrent edit by its own shown name settles it: the version under the plain name stays.
+        """
+        wanted = set(names)
+        return await self._change(lambda: self.core.remove(wanted)) if wanted else 0
+
+    # ---- reading -------------------------------------------------------------------------------------------------
 
     async def get(self, name: bytes) -> bytes:
-        """The whole content, verified. Errors: `UsageError` code E_NO_SUCH_FILE; `IntegrityError` when a pack is
-        damaged (it is set aside and fetched again from a sibling: try again later); `NotAuthorised` on a keeper."""
-        raise TryAgain("The vault is not ready yet.")
+        """The whole content, verified. Errors: `UsageError` E_NO_SUCH_FILE; `IntegrityError` when a pack is damaged
+        (it is set aside and fetched again from a sibling: try again later); `NotAuthorised` on a keeper."""
+        version = self.core.version(name)[0]
+        content: bytes = await self._disk.run_blocking(lambda: b"".join(self.core.content(version)))
+        return content
 
     async def get_to(self, name: bytes, path: Path | str, *, on_progress: OnProgress | None = None) -> Item:
         """Write the content to `path`, which appears whole or not at all; memory stays bounded. An existing file is
         replaced, a symbolic link at `path` is replaced and not followed. Errors: as `get`; `NoSpace`."""
-        raise TryAgain("The vault is not ready yet.")
+        version, conflict_of = self.core.version(name)
+        count = Counter(name, version.size, 1, on_progress)
+        await self._disk.run_blocking(lambda: files.write_file(path, self.core.content(version), count.bytes))
+        return item_of(name, version, conflict_of)
 
     async def restore(self, prefix: bytes, folder: Path | str, *, on_progress: OnProgress | None = None) -> list[Item]:
         """Write every file under `prefix` below `folder`, by its name. Names that would leave the folder (absolute,
         `..`, through a link) are refused before anything is written: `UsageError` code E_NAME_ESCAPES."""
-        raise TryAgain("The vault is not ready yet.")
+        chosen = [(name, row) for name, row in sorted(self.core.shown().items()) if name.startswith(prefix)]
+        parts = [files.plain_parts(name) for name, _ in chosen]
+        count = Counter(prefix, sum(row[0].size for _, row in chosen), len(chosen), on_progress)
+
+        def work() -> None:
+            for (_, (version, _)), where in zip(chosen, parts, strict=True):
+                files.write_below(folder, where, self.core.content(version), count.bytes)
+                count.file()
+        await self._disk.run_blocking(work)
+        return [item_of(name, *row) for name, row in chosen]
 
     async def list(self, prefix: bytes = b"") -> list[Item]:
         """The files whose shown name begins with `prefix`, sorted by name; concurrent edits each have their own."""
-        raise TryAgain("The vault is not ready yet.")
+        return [item_of(name, *row) for name, row in sorted(self.core.shown().items()) if name.startswith(prefix)]
 
     async def status(self) -> VaultStatus:
         """Counts, who is behind, copies of each head, and what the owner should know. Cheap."""
-        raise TryAgain("The vault is not ready yet.")
+        return inspect.status(self.core)
 
     async def verify(self, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
         """Check every pack against its name (a keeper can), with `deep` also that every file decrypts. A damaged pack
         is set aside as `….damaged` and fetched again from a sibling by the replicator."""
-        raise TryAgain("The vault is not ready yet.")
+        report: VerifyReport = await self._disk.run_blocking(
+            lambda: inspect.verify(self.core, deep=deep, on_progress=on_progress))
+        if not report.ok:
+            self.changed()
+        return report
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` (quick, no await) after each change of heads or packs; returns what ends it."""
-        raise TryAgain("The vault is not ready yet.")
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
+
+    # ---- for the replicator --------------------------------------------------------------------------------------
+
+    async def accept(self, heads: Iterable[Head]) -> Sequence[Head]:
+        """Keep heads from siblings that are whole here, take up their trees, and publish that. Those kept."""
+        offered = tuple(heads)
+        return await self._change(lambda: self.core.accept(offered))
+
+    async def keys_changed(self) -> None:
+        """The household has a new epoch, or this device got keys: open what could not be opened before."""
+        await self._change(lambda: self.core.accept(()))
+
+    def changed(self) -> None:
+        for callback in tuple(self._listeners):
+            callback()
+
+    async def _change(self, work: Callable[[], T]) -> T:
+        async with self._lock:
+            before = self.core.head_hashes()
+            result: T = await self._disk.run_blocking(work)
+        if before != self.core.head_hashes():
+            self.changed()
+        return result

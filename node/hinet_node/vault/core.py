@@ -1,0 +1,243 @@
+"""What the vault does, in blocking form: put, remove, take up heads, find versions. SPEC.md, 6.
+
+Leaves packs on disk to `packstore`, heads to `headstore`, sealing to `writer` and `publish`, opening to `reader`, the
+merged view to `view`; waiting and threads to `vault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from blake3 import blake3
+
+from hinet_node.errors import IntegrityError, NodeError, NoSpace, NotAuthorised, UsageError
+from hinet_node.ports import Clock, Disk, Randomness
+from hinet_node.vault import files
+from hinet_node.vault.files import Source
+from hinet_node.vault.headstore import HeadStore
+from hinet_node.vault.items import Household, Item, OnProgress, Progress, Trouble, VaultSettings
+from hinet_node.vault.packstore import PackStore
+from hinet_node.vault.publish import Publisher
+from hinet_node.vault.reader import ChunkReader
+from hinet_node.vault.view import View, item_of
+from hinet_protocol.heads import Head
+from hinet_protocol.reconcile import whole_heads
+from hinet_protocol.trees import Version, name_bytes_max
+
+
+def check_name(name: bytes) -> None:
+    """Errors: `UsageError` for a name that the vault can't keep."""
+    if not 1 <= len(name) <= name_bytes_max:
+        raise UsageError(f"A name in the vault has 1 to {name_bytes_max} bytes, this one {len(name)}.",
+                         next_step="Give it a shorter name.")
+
+
+class Counter:
+    """Turns bytes and files done into `Progress` values."""
+
+    def __init__(self, what: bytes, bytes_total: int, files_total: int, report: OnProgress | None) -> None:
+        self._what = what.decode("utf-8", "replace")
+        self._totals = (bytes_total, files_total)
+        self._report = report
+        self._bytes = self._files = 0
+
+    def bytes(self, count: int) -> None:
+        self._bytes += count
+        self._tell()
+
+    def file(self) -> None:
+        self._files += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._report is not None:
+            self._report(Progress(self._what, self._bytes, self._totals[0], self._files, self._totals[1]))
+
+
+class VaultCore:
+    """One device's replica. Blocks on the disk; changes are made by one thread at a time."""
+
+    def __init__(self, disk: Disk, randomness: Randomness, clock: Clock, household: Household,
+                 settings: VaultSettings) -> None:
+        self.disk = disk
+        self.household = household
+        self.settings = settings
+        self.store = PackStore(disk, household, settings.index_path)
+        self.heads = HeadStore(disk, household.identity_id, household.device_public, settings.heads_kept)
+        self.reader = ChunkReader(self.store, household, self._on_damage)
+        self.view = View()
+        self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings)
+        self.trouble: dict[tuple[str, bytes], Trouble] = {}
+        """What is wrong now, by code and subject."""
+        self.peers_hold: dict[bytes, frozenset[bytes]] = {}
+        """Device -> hashes of the heads that it said it holds whole, as met since the start."""
+        self._absorb_due = False
+        """What siblings brought is in the view, and no head of this device says so yet."""
+        self._take_up()
+        self._take_up_older()
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def put(self, sources: Mapping[bytes, Source], on_progress: OnProgress | None) -> list[Item]:
+        """Store files under one head."""
+        total = sum(files.source_bytes(source) for source in sources.values())
+        writer = self.publisher.writer()
+        self.check_room(total)
+        count = Counter(b"", total, len(sources), on_progress)
+        now = self.publisher.now()
+        device = self.household.device_public
+        content: dict[bytes, Version] = {}
+        before = self.view.shown()
+        try:
+            for name, source in sources.items():
+                pieces = files.source_chunks(source, self.settings.chunk_bytes)
+                size, digest, indirect, chunks = writer.add_content(pieces, count.bytes)
+                version = Version((), device, now, 0, False, size, digest, indirect, chunks)
+                row = before.get(name)
+                if row is None or row[1] is not None or not row[0].same_content(version) or not self._held(row[0]):
+                    content[name] = version
+                count.file()
+        except BaseException:
+            writer.take_back()
+            raise
+        if not content:
+            writer.take_back()
+        else:
+            self.publisher.publish(writer, lambda seq: [
+                (name, self._numbered(name, version, seq)) for name, version in content.items()])
+        shown = self.view.shown()
+        return [item_of(name, *shown[name]) for name in sources]
+
+    def remove(self, names: set[bytes]) -> int:
+        """Tombstones for files; for a concurrent edit, a version that settles it."""
+        shown = self.view.shown()
+        rows = {name: shown[name] for name in names if name in shown}
+        if not rows:
+            return 0
+        device, now = self.household.device_public, self.publisher.now()
+
+        def versions(seq: int) -> list[tuple[bytes, Version]]:
+            made = []
+            for name in {conflict_of or name for name, (_, conflict_of) in rows.items()}:
+                settled = [version for version, conflict_of in rows.values() if conflict_of == name]
+                stays = Version((), device, now, 0, True) if name in rows else shown[name][0]
+                made.append((name, self._numbered(name, stays, seq, settled)))
+            return made
+        self.publisher.publish(self.publisher.writer(), versions)
+        return len(rows)
+
+    def _numbered(self, name: bytes, version: Version, seq: int, settled: Sequence[Version] = ()) -> Version:
+        """The version as this device's edit number `seq` of that name."""
+        device = self.household.device_public
+        return replace(version, device=device, vector=self.view.next_vector(name, device, seq, settled),
+                       generation=self.view.next_generation(name))
+
+    def _held(self, version: Version) -> bool:
+        return all(self.store.index.pack_of(chunk) is not None for chunk in version.chunk_ids())
+
+    def check_room(self, size_bytes: int) -> None:
+        """Before anything is written. Errors: `NoSpace`."""
+        free = self.disk.free_bytes()
+        if free < size_bytes + self.settings.reserve_bytes:
+            raise NoSpace(
+                f"The vault needs {_mebibytes(size_bytes)} MiB and keeps {_mebibytes(self.settings.reserve_bytes)} MiB "
+                f"in reserve, but only {_mebibytes(free)} MiB are free on the disk. Nothing was written.",
+                next_step="Free some space (`df -h`), then try again.")
+
+    # ---- taking up what siblings have ----------------------------------------------------------------------------
+
+    def accept(self, offered: Sequence[Head]) -> Sequence[Head]:
+        """Keep heads whose packs are all held, take up their trees, publish that this device has them."""
+        kept = self.heads.keep(whole_heads(offered, self.store.index.packs(), self.store.read_list))
+        self._absorb_due |= self._take_up() or (self.heads.own() is None and bool(self.view.tree))
+        if self._absorb_due and self._may_write():
+            try:
+                self.publisher.absorb()
+                self._absorb_due = False
+                self.settle("E_NO_SPACE", b"head")
+            except NoSpace as error:
+                self.note_error(error, b"head")
+        return kept
+
+    def _may_write(self) -> bool:
+        try:
+            self.publisher.epoch()
+        except NotAuthorised:
+            return False
+        return True
+
+    def _take_up(self) -> bool:
+        if not self.household.epoch_keys():
+            return False
+        changed = self.view.take_up(self.heads.current(), self.reader)
+        for code, subject in tuple(self.trouble):
+            if code == "E_TREE_UNREADABLE":
+                self.settle(code, subject)
+        for head in self.heads.current():
+            why = self.view.unreadable.get(head.hash)
+            if why is not None:
+                self.note(Trouble("E_TREE_UNREADABLE", f"The newest state of device {head.device.hex()[:16]} can't be "
+                                  f"read here yet: {why}", "It is tried again when packs or keys arrive."), head.hash)
+        return changed
+
+    def _take_up_older(self) -> None:
+        """Where a device's newest tree can't be opened, the newest one before it that can stands in."""
+        if not self.household.epoch_keys():
+            return
+        for device, head in self.heads.newest().items():
+            if head.hash not in self.view.unreadable:
+                continue
+            for older in self.heads.older(device):
+                self.view.take_up([older], self.reader)
+                if self.view.unreadable.pop(older.hash, None) is None:
+                    break
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def shown(self) -> Mapping[bytes, tuple[Version, bytes | None]]:
+        """Name shown -> version, and the name it competes for. Errors: `NotAuthorised` on a keeper."""
+        if not self.household.epoch_keys():
+            raise NotAuthorised("This device is a keeper: it holds the vault without the key and can't read it.",
+                                next_step="Read it on a device with the role member or admin.")
+        return self.view.shown()
+
+    def version(self, name: bytes) -> tuple[Version, bytes | None]:
+        """Errors: `UsageError` E_NO_SUCH_FILE, `NotAuthorised`."""
+        row = self.shown().get(name)
+        if row is None:
+            raise UsageError(f"The vault holds no file {name.decode('utf-8', 'backslashreplace')!r}.",
+                             code="E_NO_SUCH_FILE", next_step="`hinet-node vault ls` lists the files.")
+        return row
+
+    def content(self, version: Version) -> Iterator[bytes]:
+        """The content in chunks; the last check, of the whole digest, comes after the last chunk. Errors:
+        `IntegrityError`."""
+        state = blake3()
+        for piece in self.reader.content(version):
+            state.update(piece)
+            yield piece
+        if state.digest() != version.digest:
+            raise IntegrityError("A file's content does not match its digest.", next_step="Run "
+                                 "`hinet-node vault verify --deep`, then try again when a sibling is in reach.")
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def head_hashes(self) -> frozenset[bytes]:
+        return frozenset(head.hash for head in self.heads.current())
+
+    def note(self, trouble: Trouble, subject: bytes = b"") -> None:
+        self.trouble[trouble.code, subject] = trouble
+
+    def note_error(self, error: NodeError, subject: bytes = b"") -> None:
+        self.note(Trouble(error.code, error.what, error.next_step or ""), subject)
+
+    def settle(self, code: str, subject: bytes = b"") -> None:
+        self.trouble.pop((code, subject), None)
+
+    def _on_damage(self, pack: bytes) -> None:
+        self.note_error(self.store.damaged_error(pack), pack)
+
+
+def _mebibytes(count: int) -> int:
+    return -(-count // (1 << 20))

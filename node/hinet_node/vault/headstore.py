@@ -1,0 +1,168 @@
+"""Heads on disk: each device's newest ones, forks, and the number that this device may use next. SPEC.md, 6.4.
+
+    vault/heads/<device key>/<number, 20 digits>-<hash>     one signed head, as received
+    vault/seq                                               the highest number that this device has reserved
+
+A number is written to `vault/seq` before a head carries it. A head file that does not verify is set aside as
+`….damaged`; the one before it stands in until a sibling sends it again. Leaves deciding which heads to take to
+`replicate`, trees to `view`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from hinet_node.errors import NoSpace
+from hinet_node.ports import Disk
+from hinet_protocol.errors import ProtocolError
+from hinet_protocol.heads import Head, Standing, judge, read_head
+
+_HEAD_FILE = re.compile(r"(\d{20})-([0-9a-f]{64})")
+_DEVICE_FOLDER = re.compile(r"[0-9a-f]{64}")
+_SEQ_FILE = "vault/seq"
+
+
+def head_path(device: bytes, seq: int, head_hash: bytes) -> str:
+    return f"vault/heads/{device.hex()}/{seq:020d}-{head_hash.hex()}"
+
+
+class HeadStore:
+    """The heads of one home. `current` has, for each device, its newest head, and all heads of a forked number."""
+
+    def __init__(self, disk: Disk, identity_id: bytes, device_public: bytes, heads_kept: int) -> None:
+        self._disk = disk
+        self._identity_id = identity_id
+        self._device = device_public
+        self._heads_kept = heads_kept
+        self._known: dict[bytes, dict[int, set[bytes]]] = {}
+        self._current: dict[bytes, dict[bytes, Head]] = {}
+        self.set_aside: list[str] = []
+        for folder in disk.list("vault/heads"):
+            if _DEVICE_FOLDER.fullmatch(folder):
+                self._load(bytes.fromhex(folder))
+        # Never below what others have seen of this device: a restored old copy must not use a number again.
+        seen = [dict(head.vector).get(device_public, 0) for head in self.current()]
+        self._reserved = max([self._read_seq(), *self._known.get(device_public, {}), *seen])
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def current(self) -> list[Head]:
+        """All heads that make up the view, sorted by device and number."""
+        return sorted((head for heads in self._current.values() for head in heads.values()),
+                      key=lambda head: (head.device, head.seq, head.hash))
+
+    def newest(self) -> dict[bytes, Head]:
+        """Device -> its newest head; of a forked number the lowest hash."""
+        return {device: max(heads.values(), key=lambda head: (head.seq, [-byte for byte in head.hash]))
+                for device, heads in self._current.items() if heads}
+
+    def own(self) -> Head | None:
+        return self.newest().get(self._device)
+
+    def forks(self) -> list[tuple[Head, ...]]:
+        """Groups of heads of one device with the same number: proof of a clone or of a restored old copy."""
+        groups: dict[tuple[bytes, int], list[Head]] = {}
+        for head in self.current():
+            groups.setdefault((head.device, head.seq), []).append(head)
+        return [tuple(group) for group in groups.values() if len(group) > 1]
+
+    def older(self, device: bytes) -> Iterator[Head]:
+        """The device's heads before its newest, newest first, read from disk."""
+        for seq in sorted(self._known.get(device, {}), reverse=True)[1:]:
+            for head_hash in sorted(self._known[device][seq]):
+                head = self._read(device, seq, head_hash)
+                if head is not None:
+                    yield head
+
+    def judge(self, head: Head) -> Standing:
+        return judge(head, self._known.get(head.device, {}))
+
+    # ---- changing ------------------------------------------------------------------------------------------------
+
+    def reserve(self) -> int:
+        """The next number of this device, on disk before it is returned. Raises NoSpace."""
+        number = self._reserved + 1
+        self._disk.write_atomic(_SEQ_FILE, b"%d\n" % number)
+        self._reserved = number
+        return number
+
+    def keep(self, heads: Iterable[Head]) -> list[Head]:
+        """Make verified heads durable; those that changed something. An older head that proves no fork is not kept."""
+        kept = []
+        for head in heads:
+            if self.judge(head).kind not in ("new", "fork"):
+                continue
+            self._disk.write_atomic(head_path(head.device, head.seq, head.hash), head.raw)
+            self._enter(head)
+            self._reserved = max(self._reserved, dict(head.vector).get(self._device, 0))
+            self._trim(head.device)
+            kept.append(head)
+        return kept
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _enter(self, head: Head) -> None:
+        known = self._known.setdefault(head.device, {})
+        known.setdefault(head.seq, set()).add(head.hash)
+        current = self._current.setdefault(head.device, {})
+        current[head.hash] = head
+        newest = max(known)
+        self._current[head.device] = {key: one for key, one in current.items()
+                                      if one.seq == newest or len(known.get(one.seq, ())) > 1}
+
+    def _load(self, device: bytes) -> None:
+        folder = f"vault/heads/{device.hex()}"
+        known: dict[int, set[bytes]] = {}
+        for entry in self._disk.list(folder):
+            match = _HEAD_FILE.fullmatch(entry)
+            if match:
+                known.setdefault(int(match[1]), set()).add(bytes.fromhex(match[2]))
+        self._known[device] = known
+        self._current[device] = {}
+        for seq in sorted(known, reverse=True):
+            has_newest = bool(self._current[device])
+            if has_newest and len(known[seq]) == 1:
+                continue
+            for head_hash in sorted(known[seq]):
+                head = self._read(device, seq, head_hash)
+                if head is None:
+                    known[seq].discard(head_hash)
+                else:
+                    self._current[device][head_hash] = head
+            if not known[seq]:
+                del known[seq]
+
+    def _read(self, device: bytes, seq: int, head_hash: bytes) -> Head | None:
+        path = head_path(device, seq, head_hash)
+        try:
+            head = read_head(self._disk.read(path), identity=self._identity_id, members=(device,))
+        except (ProtocolError, OSError):
+            head = None
+        if head is not None and (head.seq, head.hash) == (seq, head_hash):
+            return head
+        self.set_aside.append(path)
+        try:
+            self._disk.commit(path, path + ".damaged")
+        except (NoSpace, OSError):
+            pass  # it stays under its name and is not used
+        return None
+
+    def _read_seq(self) -> int:
+        try:
+            text = self._disk.read(_SEQ_FILE)
+        except FileNotFoundError:
+            return 0
+        return int(text) if re.fullmatch(rb"\d{1,19}\n", text) else 0
+
+    def _trim(self, device: bytes) -> None:
+        """Remove the oldest head records beyond `heads_kept`; heads of forks stay. Their packs are not touched."""
+        known = self._known[device]
+        for seq in sorted(known)[:max(0, len(known) - self._heads_kept)]:
+            if len(known[seq]) == 1:
+                (head_hash,) = known[seq]
+                try:
+                    self._disk.remove(head_path(device, seq, head_hash))
+                except NoSpace:
+                    return
+                del known[seq]

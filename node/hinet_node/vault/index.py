@@ -1,0 +1,159 @@
+"""Where each chunk is: a SQLite cache that can be rebuilt from the packs at any time.
+
+Holds no names of files and nothing that the packs do not say. When its own file fails (full or read-only disk, damage)
+it goes on in memory. Leaves the packs themselves to `packstore`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from hinet_protocol.packs import Slot
+
+T = TypeVar("T")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS packs (
+    number INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, size INTEGER NOT NULL, opened INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS chunks (
+    id BLOB NOT NULL, pack INTEGER NOT NULL, slot INTEGER NOT NULL, kind INTEGER NOT NULL, offset INTEGER NOT NULL,
+    stored INTEGER NOT NULL, plain INTEGER NOT NULL, compressed INTEGER NOT NULL, PRIMARY KEY (id, pack)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS chunks_by_pack ON chunks (pack);
+"""
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One copy of a chunk."""
+
+    pack: bytes
+    slot: Slot
+
+
+class Index:
+    """`path` is a file or `:memory:`. `refill` is called with the index after its file was given up, to fill it anew;
+    it may be called from any thread that uses the index."""
+
+    def __init__(self, path: str, refill: Callable[[Index], None]) -> None:
+        self._lock = threading.RLock()
+        self._refill = refill
+        try:
+            self._db = _connect(path)
+        except (sqlite3.Error, OSError):
+            self._db = self._anew(path)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    # ---- packs ---------------------------------------------------------------------------------------------------
+
+    def packs(self) -> dict[bytes, int]:
+        """Name -> size of every pack and pack list that is held."""
+        return self._run(lambda db: dict(db.execute("SELECT name, size FROM packs")))
+
+    def packs_after(self, after: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """At most `limit` rows of name and size above `after`, in rising order."""
+        return self._run(lambda db: db.execute(
+            "SELECT name, size FROM packs WHERE name > ? ORDER BY name LIMIT ?", (after, limit)).fetchall())
+
+    def pack_size(self, name: bytes) -> int | None:
+        row = self._run(lambda db: db.execute("SELECT size FROM packs WHERE name = ?", (name,)).fetchone())
+        return None if row is None else int(row[0])
+
+    def totals(self) -> tuple[int, int]:
+        """Number and bytes of the packs."""
+        row = self._run(lambda db: db.execute("SELECT count(*), coalesce(sum(size), 0) FROM packs").fetchone())
+        return int(row[0]), int(row[1])
+
+    def unopened(self) -> list[tuple[bytes, int]]:
+        """Packs whose footer was not read yet, for want of a key."""
+        return self._run(lambda db: db.execute("SELECT name, size FROM packs WHERE opened = 0").fetchall())
+
+    def add_pack(self, name: bytes, size_bytes: int, slots: Iterable[Slot] | None) -> None:
+        """Enter a pack and its slots; None for a pack that can't be opened here (yet). Repeating is harmless."""
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("INSERT INTO packs (name, size, opened) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+                       "size = excluded.size, opened = max(opened, excluded.opened)",
+                       (name, size_bytes, int(slots is not None)))
+            number = db.execute("SELECT number FROM packs WHERE name = ?", (name,)).fetchone()[0]
+            db.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [
+                (s.chunk_id, number, s.number, s.kind, s.offset, s.stored_bytes, s.plain_bytes, int(s.compressed))
+                for s in slots or ()])
+        self._run(work)
+
+    def remove_pack(self, name: bytes) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            row = db.execute("SELECT number FROM packs WHERE name = ?", (name,)).fetchone()
+            if row is not None:
+                db.execute("DELETE FROM chunks WHERE pack = ?", row)
+                db.execute("DELETE FROM packs WHERE number = ?", row)
+        self._run(work)
+
+    # ---- chunks --------------------------------------------------------------------------------------------------
+
+    def places(self, chunk_id: bytes) -> list[Place]:
+        """Every copy of a chunk that is held."""
+        rows = self._run(lambda db: db.execute(
+            "SELECT name, slot, kind, offset, stored, plain, compressed FROM chunks JOIN packs ON pack = number "
+            "WHERE id = ? ORDER BY name", (chunk_id,)).fetchall())
+        return [Place(name, Slot(slot, kind, chunk_id, offset, stored, plain, bool(compressed)))
+                for name, slot, kind, offset, stored, plain, compressed in rows]
+
+    def pack_of(self, chunk_id: bytes) -> bytes | None:
+        """One pack that holds the chunk, always the same one while it is held."""
+        row = self._run(lambda db: db.execute(
+            "SELECT name FROM chunks JOIN packs ON pack = number WHERE id = ? ORDER BY name LIMIT 1",
+            (chunk_id,)).fetchone())
+        return None if row is None else bytes(row[0])
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            try:
+                with self._db:
+                    return work(self._db)
+            except sqlite3.DatabaseError:
+                self._db.close()
+                self._db = _connect(":memory:")
+                self._refill(self)
+                with self._db:
+                    return work(self._db)
+
+    def _anew(self, path: str) -> sqlite3.Connection:
+        """The file is no usable index: remove it and begin again, in memory when even that fails."""
+        try:
+            for ending in ("", "-journal", "-wal", "-shm"):
+                Path(path + ending).unlink(missing_ok=True)
+            return _connect(path)
+        except (sqlite3.Error, OSError):
+            return _connect(":memory:")
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    if path != ":memory:":
+        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    db = sqlite3.connect(path, check_same_thread=False, timeout=5.0)
+    try:
+        # A cache: what a power cut takes from it is read from the packs again.
+        db.execute("PRAGMA journal_mode = MEMORY")
+        db.execute("PRAGMA synchronous = OFF")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError("another version of the index")
+        if path != ":memory:" and version and db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("a damaged index")
+        db.executescript(_SCHEMA)
+        db.execute(f"PRAGMA user_version = {_VERSION}")
+        db.commit()
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db

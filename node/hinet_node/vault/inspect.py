@@ -1,0 +1,109 @@
+"""Counting and checking: what `vault status` and `vault verify` say. SPEC.md, 6.7.
+
+Reads only, except that a pack found damaged is set aside. Works on a keeper, without keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hinet_node.errors import IntegrityError, NotAuthorised
+from hinet_node.vault.items import DeviceState, OnProgress, Progress, Trouble, VaultStatus, VerifyReport
+from hinet_protocol.heads import Head
+from hinet_protocol.reconcile import heads_behind, needs_of
+
+if TYPE_CHECKING:
+    from hinet_node.vault.core import VaultCore
+
+
+def missing_packs(core: VaultCore) -> tuple[bytes, ...]:
+    """Packs that the kept heads need and that are not held, sorted."""
+    held = core.store.index.packs()
+    needs = needs_of(core.heads.current(), core.store.read_list)
+    return tuple(sorted(name for name in needs.packs if name not in held))
+
+
+def status(core: VaultCore) -> VaultStatus:
+    """The vault as this device sees it."""
+    shown = core.view.shown()
+    packs, packs_bytes = core.store.index.totals()
+    newest = core.heads.newest()
+    own = newest.get(core.household.device_public)
+    missing = missing_packs(core)
+    trouble = dict(core.trouble)
+    for fork in core.heads.forks():
+        device = fork[0].device
+        trouble["E_FORK", device] = Trouble(
+            "E_FORK", f"Device {device.hex()[:16]} made two different states with the number {fork[0].seq}: it was "
+            "cloned, or an old copy of it was restored. Both are kept.",
+            "Find the second copy of that device, and give one of the two a new key.")
+    if not missing:
+        trouble = {key: value for key, value in trouble.items() if key[0] != "E_PACK_DAMAGED"}
+    return VaultStatus(
+        head_seq=own.seq if own else 0, packs=packs, packs_bytes=packs_bytes, files=len(shown),
+        files_bytes=sum(version.size for version, _ in shown.values()),
+        conflicts=sum(conflict_of is not None for _, conflict_of in shown.values()), missing_packs=len(missing),
+        devices=_devices(core, newest), copies={device: _copies(core, head, newest) for device, head in newest.items()},
+        free_bytes=core.disk.free_bytes(),
+        trouble=tuple(trouble[key] for key in sorted(trouble)))
+
+
+def _devices(core: VaultCore, newest: dict[bytes, Head]) -> tuple[DeviceState, ...]:
+    names = dict(core.household.members())
+    seqs = {device: head.seq for device, head in newest.items()}
+    trees = {head.tree_chunk for head in newest.values()}
+    states = []
+    for device in sorted({*names, *newest, *core.peers_hold, core.household.device_public}):
+        head = newest.get(device)
+        if head is not None:
+            # Heads that only say "I have taken this up" do not count against anyone: equal trees are in step.
+            behind: int | None = 0 if len(trees) == 1 else heads_behind(head.vector, seqs)
+            if all(other.tree_chunk == head.tree_chunk or _covered(head, other) for other in newest.values()):
+                behind = 0
+        elif device in core.peers_hold or device == core.household.device_public:
+            held = core.peers_hold.get(device, core.head_hashes())
+            behind = sum(other.hash not in held for other in newest.values())
+        else:
+            behind = None
+        states.append(DeviceState(device, names.get(device, ""), head.seq if head else 0, behind, behind == 0,
+                                  head.time if head else 0))
+    return tuple(states)
+
+
+def _covered(head: Head, other: Head) -> bool:
+    return dict(head.vector).get(other.device, 0) >= other.seq
+
+
+def _copies(core: VaultCore, head: Head, newest: dict[bytes, Head]) -> int:
+    """Devices known to hold this head whole: itself, those whose own head has taken it up, those that said so."""
+    holders = {core.household.device_public, head.device}
+    holders.update(device for device, other in newest.items()
+                   if _covered(other, head) or other.tree_chunk == head.tree_chunk)
+    holders.update(device for device, hashes in core.peers_hold.items() if head.hash in hashes)
+    return len(holders)
+
+
+def verify(core: VaultCore, *, deep: bool, on_progress: OnProgress | None) -> VerifyReport:
+    """Every pack against its name; with `deep` every file's content against its digest."""
+    packs = core.store.index.packs()
+    total, done, damaged = sum(packs.values()), 0, []
+    for name, size in sorted(packs.items()):
+        if not core.store.matches_name(name):
+            core.store.set_aside(name)
+            core.reader.forget(name)
+            core.note_error(core.store.damaged_error(name), name)
+            damaged.append(name)
+        done += size
+        if on_progress is not None:
+            on_progress(Progress("packs", done, total))
+    unreadable = []
+    if deep and core.household.epoch_keys():
+        for name, (version, _) in sorted(core.view.shown().items()):
+            try:
+                for piece in core.content(version):
+                    done += len(piece)
+                if on_progress is not None:
+                    on_progress(Progress("files", done, None))
+            except (IntegrityError, NotAuthorised):
+                unreadable.append(name)
+    return VerifyReport(len(packs), sum(packs.values()), tuple(damaged), missing_packs(core), tuple(unreadable))

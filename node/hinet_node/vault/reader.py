@@ -1,0 +1,125 @@
+"""Opening chunks: find a copy, read its range, open its seal, check its id. SPEC.md, 6.2.
+
+A copy that does not open is checked against its pack's name; a damaged pack is set aside and the next copy is tried.
+Leaves what chunks mean to `view` and `vault`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from hinet_node.errors import IntegrityError, NotAuthorised
+from hinet_node.vault.index import Place
+from hinet_node.vault.items import Household
+from hinet_node.vault.packstore import PackStore
+from hinet_protocol.errors import PackDamaged, PackMalformed
+from hinet_protocol.packs import PackReader, chunk_id_key
+from hinet_protocol.trees import Version
+
+_READERS_KEPT = 64
+
+
+class ChunkReader:
+    """Opens chunks by id. Blocks on the disk; may be used from several threads. `on_damage` hears of each pack that
+    was set aside."""
+
+    def __init__(self, store: PackStore, household: Household, on_damage: Callable[[bytes], None]) -> None:
+        self._store = store
+        self._household = household
+        self._on_damage = on_damage
+        self._lock = threading.Lock()
+        self._readers: OrderedDict[bytes, PackReader] = OrderedDict()
+        self._id_keys: dict[bytes, bytes] = {}
+
+    def read(self, chunk_id: bytes) -> bytes:
+        """The plaintext of a chunk, verified.
+
+        Errors: `IntegrityError` (E_PACK_DAMAGED, E_PACK_MISSING) when no whole copy is held; `NotAuthorised` on a
+        device without keys.
+        """
+        found = self._try_copies(chunk_id)
+        if found is None and self._look_again():
+            found = self._try_copies(chunk_id)
+        if found is not None:
+            return found
+        if not self._household.epoch_keys():
+            raise NotAuthorised("This device is a keeper: it holds the vault without the key and can't read it.",
+                                next_step="Read it on a device with the role member or admin.")
+        raise IntegrityError(
+            "A part of this file is not on this device: its pack was not fetched yet, or was damaged and set aside.",
+            code="E_PACK_MISSING",
+            next_step="It comes when a sibling that holds it is in reach; `hinet-node vault status` shows what is "
+                      "missing.")
+
+    def content(self, version: Version) -> Iterator[bytes]:
+        """The content of a version, chunk by chunk."""
+        for chunk_id in version.chunk_ids():
+            if not version.indirect:
+                yield self.read(chunk_id)
+                continue
+            ids = self.read(chunk_id)
+            for at in range(0, len(ids), 32):
+                yield self.read(ids[at:at + 32])
+
+    def forget(self, pack: bytes) -> None:
+        with self._lock:
+            self._readers.pop(pack, None)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _try_copies(self, chunk_id: bytes) -> bytes | None:
+        for place in self._store.index.places(chunk_id):
+            try:
+                return self._open(place)
+            except (PackDamaged, PackMalformed, OSError):
+                self._suspect(place)
+        return None
+
+    def _open(self, place: Place) -> bytes:
+        reader = self._reader(place.pack)
+        sealed = self._store.read_at(place.pack, place.slot.offset, place.slot.sealed_bytes)
+        return reader.open_slot(place.slot, sealed, self._id_key(reader.header.epoch_id))
+
+    def _reader(self, pack: bytes) -> PackReader:
+        with self._lock:
+            reader = self._readers.get(pack)
+            if reader is not None:
+                self._readers.move_to_end(pack)
+                return reader
+        reader = self._store.reader(pack)
+        if reader is None:
+            raise PackDamaged("The key of this pack's epoch is not on this device.")
+        with self._lock:
+            self._readers[pack] = reader
+            while len(self._readers) > _READERS_KEPT:
+                self._readers.popitem(last=False)
+        return reader
+
+    def _id_key(self, epoch_id: bytes) -> bytes:
+        key = self._id_keys.get(epoch_id)
+        if key is None:
+            key = self._id_keys[epoch_id] = chunk_id_key(self._household.epoch_keys()[epoch_id])
+        return key
+
+    def _suspect(self, place: Place) -> None:
+        """A copy did not open: either the pack is damaged, or the index was wrong about it."""
+        self.forget(place.pack)
+        if self._store.matches_name(place.pack):
+            size = self._store.index.pack_size(place.pack)
+            self._store.index.remove_pack(place.pack)
+            if size is not None:
+                self._store.enter(place.pack, size)
+            return
+        self._store.set_aside(place.pack)
+        self._on_damage(place.pack)
+
+    def _look_again(self) -> bool:
+        """Open packs whose key came since, and set aside those that don't open although their key is here."""
+        opened = self._store.open_unopened()
+        for name, _ in self._store.index.unopened():
+            if not self._store.matches_name(name):
+                self._store.set_aside(name)
+                self._on_damage(name)
+        return opened > 0

@@ -180,9 +180,7 @@ class ChainGet(Message):
 class ChainEntries(Message):
     """Answers ChainGet: raw entries, parents first. With `more`, ask again after taking these in."""
 
-    entries: Annotated[
-        tuple[bytes, ...], list_of(binary(1, limits.entry_bytes_max), limits.chain_batch_entries_max)
-    ]
+    entries: Annotated[tuple[bytes, ...], list_of(binary(1, limits.entry_bytes_max), limits.chain_batch_entries_max)]
     more: Annotated[bool, boolean]
 
 

@@ -113,7 +113,9 @@ def row(*inners: Check) -> Check:
     def check(value: Any, path: str) -> tuple[Any, ...]:
         if not isinstance(value, (list, tuple)) or len(value) != len(inners):
             raise _refuse(path, f"a list of {len(inners)} items", value)
-        return tuple(inner(item, f"{path}[{index}]") for index, (inner, item) in enumerate(zip(inners, value, strict=True)))
+        return tuple(
+            inner(item, f"{path}[{index}]") for index, (inner, item) in enumerate(zip(inners, value, strict=True))
+        )
 
     return check
 

@@ -67,9 +67,7 @@ def _grant_order(graph: Graph, node: Node, seniority: dict[bytes, tuple[int, byt
     return (height, name, node.hash)
 
 
-def _standing_revokes(
-    graph: Graph, target: bytes, mask: int, seniority: dict[bytes, tuple[int, bytes]]
-) -> list[Node]:
+def _standing_revokes(graph: Graph, target: bytes, mask: int, seniority: dict[bytes, tuple[int, bytes]]) -> list[Node]:
     """The revocations of `target` that count. Those by juniors whom it revoked itself, not knowing of them, do not."""
     revokes = graph.revokes_of(target, mask)
     answers = [
@@ -213,5 +211,7 @@ def _check_epoch_ids(graph: Graph, epoch_ids: Iterable[bytes], past: int) -> Non
     for epoch_id in epoch_ids:
         node = graph.get(epoch_id)
         if node is None or not past >> node.index & 1 or node.entry.kind != EPOCH_NEW or epoch_id in seen:
-            raise EntryMalformed("An entry carries the key of a vault epoch that is not in its past, or is there twice.")
+            raise EntryMalformed(
+                "An entry carries the key of a vault epoch that is not in its past, or is there twice."
+            )
         seen.add(epoch_id)

@@ -337,7 +337,7 @@ class Inviter:
     def _open(self, message: JoinOpen, now_s: float) -> tuple[Inviter, tuple[Action, ...]]:
         if PROTOCOL_VERSION not in message.versions:
             raise VersionUnsupported(
-                f"The joining device speaks join versions {list(message.versions)}, this one speaks {PROTOCOL_VERSION}. "
+                f"The joining device speaks join versions {list(message.versions)}, this one {PROTOCOL_VERSION}. "
                 "Upgrade the older of the two."
             )
         found = [one for one in self.invitations if one.carrier == message.carrier and one.selector == message.selector]
@@ -564,9 +564,9 @@ class Joiner:
         offer = Offer(**schema.fields(canonical.decode(plain), _OFFER, "join offer"))
         if identity_id(offer.root_public) != offer.identity_id:
             raise JoinError("The offer names an identity that does not belong to its root key.")
-        if isinstance(self.invitation, Ticket):
-            if offer.identity_id != self.invitation.identity_id or offer.role != self.invitation.role:
-                raise JoinError("The offer differs from the ticket in identity or role. Nothing was joined.")
+        ticket = self.invitation
+        if isinstance(ticket, Ticket) and (offer.identity_id, offer.role) != (ticket.identity_id, ticket.role):
+            raise JoinError("The offer differs from the ticket in identity or role. Nothing was joined.")
         tier = offer.tier or self.tier
         proved = _request_bytes(secrets.transcript, self.keys.box_public, self.name, tier)
         request = {

@@ -1,13 +1,12 @@
 """One frozen class per message, a table of tags, strict reading. SPEC.md, 5.2 and 5.3.
 
 A message on the wire is the canonical encoding of `[tag, {field: value}]`. Every field is there, none is unknown
-(names that begin with `x-` are ignored), each is of exactly the stated form. `session` says which message may come when,
-`join` has the messages of joining.
+(names that begin with `x-` are ignored), each is of exactly the stated form. Which message may come when is said by
+`session` and `join`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
@@ -41,11 +40,15 @@ def message(tag: int) -> Callable[[M], M]:
     return enter
 
 
-@functools.cache
+_CHECKS: dict[type[Message], dict[str, schema.Check]] = {}
+
+
 def checks_of(kind: type[Message]) -> dict[str, schema.Check]:
     """The check of each field of a message class."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: get_args(hints[field.name])[1] for field in dataclass_fields(kind)}  # type: ignore[arg-type]
+    if kind not in _CHECKS:
+        hints = get_type_hints(kind, include_extras=True)
+        _CHECKS[kind] = {field.name: get_args(hints[field.name])[1] for field in dataclass_fields(kind)}  # type: ignore[arg-type]
+    return _CHECKS[kind]
 
 
 def tag_table() -> dict[int, type[Message]]:
@@ -132,7 +135,7 @@ class Hello(Message):
 @message(2)
 @dataclass(frozen=True, slots=True)
 class Ready(Message):
-    """The sender has judged the receiver to be a device of the household. Requests may follow once both have said it."""
+    """The sender has judged the receiver to be a device of the household. Questions follow once both have said it."""
 
 
 @message(3)
@@ -346,7 +349,7 @@ class JoinRequest(Message):
 @message(65)
 @dataclass(frozen=True, slots=True)
 class JoinEntries(Message):
-    """Inviter to joiner: a sealed batch of chain entries, the certificate among them. `more` says that others follow."""
+    """Inviter to joiner: a sealed batch of chain entries, the certificate among them. `more`: others follow."""
 
     sealed: Annotated[bytes, binary(16, limits.frame_bytes_max - limits.message_overhead_bytes)]
     more: Annotated[bool, boolean]

@@ -1,8 +1,8 @@
 """The session: a pure machine for one stream `/hinet/session/1` between two devices. SPEC.md, 5.4 to 5.8.
 
-`step(event, now_ms)` gives the next state and the actions, to be done in order. `now_ms` is monotonic. The caller keeps the
-stream, the clock, the chain on disk and the waiting tasks; the machine says what to send, when the peer is one of us,
-which answer belongs to which question, and when to give up.
+`step(event, now_ms)` gives the next state and the actions, to be done in order. `now_ms` is monotonic. The caller keeps
+the stream, the clock, the chain on disk and the waiting tasks; the machine says what to send, when the peer is one of
+us, which answer belongs to which question, and when to give up.
 
     greeting --Hello--> judging --(ChainGet/ChainEntries as often as needed)--> judging
     judging  --peer is a live device: send Ready--> waiting --peer's Ready--> open
@@ -107,6 +107,11 @@ class Push:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Send a Ping now, numbered with `now_ms`: does the other end still live? See `session_verdict`."""
+
+
+@dataclass(frozen=True)
 class PeerGone:
     """The stream ended."""
 
@@ -118,7 +123,7 @@ class Shut:
     error: ProtocolError | None = None
 
 
-Event = Received | Tick | ChainChanged | Ask | Forget | Answer | AnswerError | Push | PeerGone | Shut
+Event = Received | Tick | ChainChanged | Ask | Forget | Answer | AnswerError | Push | Probe | PeerGone | Shut
 
 # --- actions ---------------------------------------------------------------------------------------------------------
 
@@ -132,7 +137,7 @@ class Send:
 
 @dataclass(frozen=True)
 class ImportEntries:
-    """Merge these raw entries into the chain, write it to disk, then report ChainChanged (also when nothing changed)."""
+    """Merge these raw entries into the chain, write it to disk, then report ChainChanged (even if nothing changed)."""
 
     entries: tuple[bytes, ...]
 
@@ -211,6 +216,7 @@ class Session:
     asked: frozenset[int] = frozenset()
     answering: frozenset[int] = frozenset()
     last_asked: int = 0
+    last_pong: int = -1
     error: ProtocolError | None = None
 
     @classmethod
@@ -258,6 +264,8 @@ class Session:
             return self._received(event.message)
         if isinstance(event, Tick):
             return self._tick(now_ms)
+        if isinstance(event, Probe):
+            return self, (Send(Ping(now_ms)),)
         if isinstance(event, ChainChanged):
             return self._chain_changed(event)
         if isinstance(event, Forget):
@@ -294,7 +302,7 @@ class Session:
         if isinstance(message, Ping):
             return self, (Send(Pong(message.number)),)
         if isinstance(message, Pong):
-            return self, ()
+            return replace(self, last_pong=message.number), ()
         if isinstance(message, ChainGet):
             return self._chain_get(message)
         if isinstance(message, ChainEntries):
@@ -474,8 +482,8 @@ def _then(stepped: tuple[Session, tuple[Action, ...]], first: tuple[Action, ...]
 
 def _revoked(device: Device) -> DeviceRevoked:
     return DeviceRevoked(
-        f"The device {device.name!r} ({device.fingerprint}) was removed from the household. If that was a mistake, give it "
-        "new keys and invite it again."
+        f"The device {device.name!r} ({device.fingerprint}) was removed from the household. If that was a mistake, "
+        "give it new keys and invite it again."
     )
 
 
@@ -484,25 +492,31 @@ def _revoked(device: Device) -> DeviceRevoked:
 NEW = "new"
 KEEP_FIRST = "keep-first"
 KEEP_SECOND = "keep-second"
-CLONE = "clone"
+SUSPECT = "suspect"
 
 
 def session_verdict(
     first: Hello | None, second: Hello, *, own: bytes, second_dialled_by_us: bool, first_dialled_by_us: bool = False
 ) -> str:
-    """What to do when a session opens while another with the same device key is live.
+    """What to do when a session opens while another with the same device key is held.
 
-    NEW: there is no other. CLONE: the boot nonces differ, so two machines are live under one key; close both and tell the
-    owner. KEEP_FIRST or KEEP_SECOND: both ends dialled at once; both choose the connection that the lower key dialled, and
-    of two with the same dialler the later, because its other end gave up the first.
+    NEW: there is no other. KEEP_FIRST or KEEP_SECOND: both ends dialled at once; both choose the connection that the
+    lower key dialled, and of two with the same dialler the later, because its other end gave up the first.
+
+    SUSPECT: the boot nonces differ. Either the device was started anew and the first session is dead, or two machines
+    are live under one key. Give the first a Probe; if `answered_probe` says yes within `limits.clone_probe_ms`, close
+    both with CloneDetected and tell the owner, otherwise close the first and keep the second.
     """
-    if first is None:
-        return NEW
-    if first.device != second.device:
+    if first is None or first.device != second.device:
         return NEW
     if first.boot_nonce != second.boot_nonce:
-        return CLONE
+        return SUSPECT
     if first_dialled_by_us == second_dialled_by_us:
         return KEEP_SECOND
     ours_wins = own < second.device
     return KEEP_SECOND if second_dialled_by_us == ours_wins else KEEP_FIRST
+
+
+def answered_probe(session: Session, probed_ms: int) -> bool:
+    """The peer answered the Probe that was sent at this time: its end of this session lives."""
+    return session.phase != "closed" and session.last_pong >= probed_ms

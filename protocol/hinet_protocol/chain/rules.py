@@ -26,7 +26,7 @@ from hinet_protocol.identity import identity_id
 
 @dataclass(frozen=True)
 class Settlement:
-    """What stands inside one past: per device key the standing revocations, and the standing certificates, best first."""
+    """What stands inside one past: per device key the revocations and the certificates that count, best first."""
 
     revokes: dict[bytes, list[Node]]
     adds: dict[bytes, list[Node]]
@@ -170,8 +170,8 @@ def _check_revoke(graph: Graph, entry: Entry, past: int, admins: frozenset[bytes
         raise EntryUnauthorised("A revocation was signed by a key that was no admin at that point.")
     if admins == {target}:
         raise LastAdmin(
-            "This is the last admin of the household. Without one nothing can be added or removed any more, so only the "
-            "24 words can remove it: add another admin first, or recover with the words."
+            "This is the last admin of the household. Without one nothing can be added or removed any more, so "
+            "only the 24 words can remove it: add another admin first, or recover with the words."
         )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hinet_protocol.chain import Chain, Device
     from hinet_protocol.messages import Message
     from hinet_protocol.session import Hello
+    from trio_typing import TaskStatus
 
 SESSION_PROTOCOL = "/hinet/session/1"
 SERVICE = "_hinet._tcp"
@@ -91,7 +92,7 @@ class Peers:
                  handlers: Mapping[str, StreamHandler] | None = None, discover: bool = True) -> None:
         raise NotImplementedError
 
-    async def run(self, *, task_status: trio.TaskStatus[Sequence[str]] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: TaskStatus[Sequence[str]] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen, announce, dial and keep sessions until cancelled; `started` gives the dialable addresses."""
         raise NotImplementedError
 

@@ -1,16 +1,17 @@
 """The laptop's distillation on Apple silicon: base + task vector → DoRA adapter, with mlx-lm.
 
 The same contract as `hinet_tiers.laptop.dora` (which hands over to this where `available()` allows it), and the same
-product: an adapter folder in the PEFT layout. Pairs, batches and the loss are those of `hinet_tiers.batches`, said again
-in MLX; layers and optimiser are mlx-lm's own. MLX also runs on Linux processors, slowly: that is what the tests use.
+product: an adapter folder in the PEFT layout. Pairs, batches and the loss are those of `hinet_tiers.batches`, the loss
+said again in MLX; layers and optimiser are mlx-lm's own. MLX also runs on Linux processors, slowly: the tests use that.
 SPEC.md section 7.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,15 +19,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hinet_tiers import recipes
 from hinet_tiers.backend import Progress
 from hinet_tiers.base import Base, verify_base
 from hinet_tiers.batches import SOFT_TOKENS, Batch, Counts, Example, batched, collate, encode
-from hinet_tiers.errors import AdapterInert, AdapterRefused
+from hinet_tiers.data import read_pairs
+from hinet_tiers.distill import chosen
+from hinet_tiers.errors import AdapterInert, AdapterRefused, BadRequest
 from hinet_tiers.fit import Report, Schedule, planned
+from hinet_tiers.prompt import STOP
 from hinet_tiers.sparsify import densify, read_tau
 
 ADAPTER_LEAVES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight", "m": "lora_magnitude_vector"}
 """A DoRA layer's trained arrays in mlx-lm, and what PEFT calls them. A and B are stored transposed there."""
+SETTINGS = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE_KEY = "hinet_base"
+"""Where the tensor file's metadata name the base digest; in the settings it is the `base_model_name_or_path`."""
 PEFT_PREFIX = "base_model.model."
 
 
@@ -37,6 +46,38 @@ def available(system: str = sys.platform, machine: str = platform.machine()) -> 
     if find_spec("mlx") is None or find_spec("mlx_lm") is None:
         return "mlx-lm is not installed: `pip install 'hinet-node[laptop]'`."
     return None
+
+
+def distill(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """The verb `train.distill {base_dir, tau, pairs, recipe, out_dir}` → {adapter_dir, metrics}, as `dora.distill`.
+
+    `adapter` in `out_dir` is written whole or not at all. Raises BaseMismatch for a task vector of another base,
+    AdapterInert or AdapterRefused for an adapter that is of no use.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    recipe = recipes.given(args["recipe"])
+    base, tau = verify_base(Path(args["base_dir"])), Path(args["tau"])
+    read_tau(tau, base.digest, base.shapes)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(base.dir, local_files_only=True)
+    pad = tokenizer.convert_tokens_to_ids(STOP)
+    examples = chosen(encode(read_pairs(Path(args["pairs"])), tokenizer), recipe)
+    if not examples:
+        raise BadRequest("There are no pairs to distil with: prepare the notes first.")
+    progress({"step": 0, "total": 1, "note": "asking the teacher"})
+    model = load_base(base)
+    told = taught(model, base, tau, examples, recipe, pad)
+    add_dora(model, recipe)
+    report = fit(model, examples, recipe, pad=pad, progress=progress)
+    tensors = peft_tensors(model)
+    folder = Path(args["out_dir"]) / "adapter"
+    write_adapter(folder, tensors, recipe, base.digest)
+    changed = sum(int((array != 0).sum()) for name, array in tensors.items() if name.endswith("lora_B.weight"))
+    metrics = report.as_dict() | told | {
+        "engine": "mlx-lm", "recipe": recipe.digest, "base": base.digest, "changed_parameters": changed,
+        "adapter_bytes": (folder / WEIGHTS).stat().st_size, "rank": recipe.distill.rank,
+    }  # fmt: skip
+    return {"adapter_dir": str(folder), "metrics": metrics}
 
 
 def load_base(base: Base) -> Any:
@@ -62,35 +103,52 @@ def answer_logits(model: Any, ids: Any, places: Any) -> Any:
     return model.lm_head(hidden) if "lm_head" in model else model.model.embed_tokens.as_linear(hidden)
 
 
-def add_soft_targets(
-    model: Any, base: Base, tau: Path, examples: Sequence[Example], pad: int, tokens_max: int = 2048
-) -> None:
-    """Makes `model` the teacher (base + task vector), stores its likeliest answer tokens in each example, and makes it
-    the base again, to the last bit. Raises BaseMismatch for a task vector of another base."""
+def taught(
+    model: Any, base: Base, tau: Path, examples: Sequence[Example], recipe: recipes.Recipe, pad: int
+) -> dict[str, Any]:
+    """Gives `examples` the teacher's soft targets. `model` is the base, and afterwards is it again, to the last bit.
+
+    Returns the evidence {teacher_changed, teacher_wall_s, teacher_cpu_s}. Raises BaseMismatch.
+    """
     import mlx.core as mx
-    import numpy as np
     from mlx.utils import tree_flatten
 
+    wall, cpu = time.perf_counter(), time.process_time()
     frozen = dict(tree_flatten(model.parameters()))
-    changed = [
-        (tensor.name, frozen[tensor.name] + mx.array(densify(tensor))) for tensor in read_tau(tau, base.digest, base.shapes)
-    ]
-    model.load_weights(changed, strict=False)
-    try:
-        for group in batched(examples, tokens_max, seed=0):
-            ids, places, *_ = arrays(collate(group, pad))
-            logits = answer_logits(model, ids, places)
-            logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-            kept = mx.argsort(-logs, axis=-1)[:, :SOFT_TOKENS]
-            soft_ids, soft_logs = np.array(kept), np.array(mx.take_along_axis(logs, kept, axis=-1))
-            start = 0
-            for example in group:
-                end = start + len(example.answer)
-                example.soft_ids, example.soft_logs = soft_ids[start:end].copy(), soft_logs[start:end].copy()
-                start = end
-            mx.clear_cache()
-    finally:
-        model.load_weights([(name, frozen[name]) for name, _ in changed], strict=False)
+    changed, teacher = 0, []
+    for tensor in read_tau(tau, base.digest, base.shapes):
+        teacher.append((tensor.name, frozen[tensor.name] + mx.array(densify(tensor))))
+        changed += len(tensor.values)
+    model.load_weights(teacher, strict=False)
+    add_soft_targets(model, list({id(example): example for example in examples}.values()), pad)
+    model.load_weights([(name, frozen[name]) for name, _ in teacher], strict=False)
+    for example in examples:
+        example.soft = recipe.distill.soft
+        example.hard = 0.0 if example.kind == "replay" else recipe.distill.hard
+    return {
+        "teacher_changed": changed,
+        "teacher_wall_s": round(time.perf_counter() - wall, 1),
+        "teacher_cpu_s": round(time.process_time() - cpu, 1),
+    }
+
+
+def add_soft_targets(model: Any, examples: Sequence[Example], pad: int, tokens_max: int = 2048) -> None:
+    """Runs `model` once over `examples` and stores its likeliest answer tokens in each (numpy, in no order)."""
+    import mlx.core as mx
+    import numpy as np
+
+    for group in batched(examples, tokens_max, seed=0):
+        ids, places, *_ = arrays(collate(group, pad))
+        logits = answer_logits(model, ids, places)
+        logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        kept = mx.argpartition(-logs, SOFT_TOKENS - 1, axis=-1)[:, :SOFT_TOKENS]
+        soft_ids, soft_logs = np.array(kept), np.array(mx.take_along_axis(logs, kept, axis=-1))
+        start = 0
+        for example in group:
+            end = start + len(example.answer)
+            example.soft_ids, example.soft_logs = soft_ids[start:end].copy(), soft_logs[start:end].copy()
+            start = end
+        mx.clear_cache()
 
 
 def arrays(batch: Batch) -> tuple[Any, ...]:
@@ -132,30 +190,37 @@ def divergence(theirs: Any, ours: Any) -> Any:
     return kept + their_rest * (mx.log(their_rest) - mx.log(our_rest))
 
 
-def add_dora(model: Any, rank: int, alpha: float, seed: int) -> None:
-    """Puts a DoRA layer around every linear layer of every block; only those layers' own arrays are trained."""
+def add_dora(model: Any, recipe: recipes.Recipe) -> None:
+    """Puts a DoRA layer around every linear layer of every block; only those layers' own arrays will be trained."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm.tuner.utils import linear_to_lora_layers
 
-    mx.random.seed(seed)
-    config = {"rank": rank, "scale": alpha / rank, "dropout": 0.0}
+    mx.random.seed(recipe.seed)
+    config = {"rank": recipe.distill.rank, "scale": recipe.distill.alpha / recipe.distill.rank, "dropout": 0.0}
     linear_to_lora_layers(model, len(model.layers), config, use_dora=True)
     trained = tree_flatten(model.trainable_parameters())
     assert trained, "nothing would be trained"
     assert all(name.rpartition(".")[2] in ADAPTER_LEAVES for name, _ in trained), "the base would be trained"
 
 
-def fit(model: Any, examples: Sequence[Example], schedule: Schedule, *, pad: int, seed: int, progress: Progress) -> Report:
-    """Trains the adapter layers of `model` in place and returns the evidence. The counterpart of `hinet_tiers.fit.fit`."""
+def fit(model: Any, examples: Sequence[Example], recipe: recipes.Recipe, *, pad: int, progress: Progress) -> Report:
+    """Trains the adapter layers of `model` in place on `examples`, once each, and returns the evidence.
+
+    The counterpart of `hinet_tiers.fit.fit`. Raises ValueError when there are no examples.
+    """
     import mlx.core as mx
     from mlx import nn, optimizers
 
-    report = Report(Counts())
-    groups = planned(examples, schedule, seed)
+    wanted = recipe.distill
+    schedule = Schedule(lr=wanted.lr, passes=1.0, batch_tokens=wanted.batch_tokens)
+    groups = planned(examples, schedule, recipe.seed + 2000)
     if not groups:
         raise ValueError("there is nothing to train: no examples")
-    adam = optimizers.Adam(schedule.lr, betas=[schedule.beta1, schedule.beta2], bias_correction=True)
+    report = Report(Counts())
+    scales = (wanted.lr_b_scale, 1.0)
+    adams = [optimizers.Adam(wanted.lr, betas=[schedule.beta1, schedule.beta2], bias_correction=True) for _ in scales]
+    optimizer = optimizers.MultiOptimizer(adams, [lambda name, _: name.endswith("lora_b")])
     loss_and_grads = nn.value_and_grad(model, loss_of)
     wall, cpu = time.perf_counter(), time.process_time()
     model.train()
@@ -163,15 +228,17 @@ def fit(model: Any, examples: Sequence[Example], schedule: Schedule, *, pad: int
         batch = collate(group, pad)
         loss, grads = loss_and_grads(model, *arrays(batch))
         grads, _ = optimizers.clip_grad_norm(grads, schedule.clip)
-        adam.learning_rate = schedule.lr_at(step, len(groups))
-        adam.update(model, grads)
-        mx.eval(loss, model.trainable_parameters(), adam.state)
+        for adam, scale in zip(adams, scales, strict=True):
+            adam.learning_rate = schedule.lr_at(step, len(groups)) * scale
+        optimizer.update(model, grads)
+        mx.eval(loss, model.trainable_parameters(), optimizer.state)
         # Batches differ in shape, so freed buffers are seldom of use again.
         mx.clear_cache()
         report.losses.append(loss.item())
         report.counts.add(batch)
         report.steps += 1
-        progress(step + 1, len(groups), "distilling", loss=round(report.losses[-1], 4))
+        loss_now = round(report.losses[-1], 4)
+        progress({"step": step + 1, "total": len(groups), "note": "distilling into the adapter", "loss": loss_now})
     model.eval()
     report.wall_s, report.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
     return report
@@ -190,8 +257,37 @@ def peft_tensors(model: Any) -> dict[str, Any]:
         module, _, leaf = name.rpartition(".")
         values = np.array(array, dtype=np.float32)
         if not np.isfinite(values).all():
-            raise AdapterRefused(f"Training diverged: {name} holds values that are not finite. Use a lower learning rate.")
+            raise AdapterRefused(
+                f"Training diverged: {name} holds values that are not finite. Use a lower learning rate."
+            )
         tensors[f"{PEFT_PREFIX}{module}.{ADAPTER_LEAVES[leaf]}"] = np.ascontiguousarray(values.T)
     if not any(tensors[name].any() for name in tensors if name.endswith("lora_B.weight")):
         raise AdapterInert("Training changed nothing: the adapter gives the base's own answers. Use more steps.")
     return dict(sorted(tensors.items()))
+
+
+def write_adapter(folder: Path, tensors: Mapping[str, Any], recipe: recipes.Recipe, base_digest: str) -> None:
+    """Writes an adapter folder as `dora.save` does: PEFT's layout, with the base digest in settings and metadata."""
+    from peft import LoraConfig
+    from safetensors.numpy import save_file
+
+    targets = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in tensors})
+    config = LoraConfig(
+        r=recipe.distill.rank, lora_alpha=recipe.distill.alpha, use_dora=True, lora_dropout=0.0, bias="none",
+        target_modules=targets, task_type="CAUSAL_LM", base_model_name_or_path=f"base:{base_digest}",
+    )  # fmt: skip
+    settings = {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
+    settings["inference_mode"] = True
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        (part / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        save_file(dict(tensors), str(part / WEIGHTS), metadata={"format": "pt", BASE_KEY: base_digest})
+        for path in part.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

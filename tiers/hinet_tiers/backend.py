@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Progress = Callable[[dict[str, Any]], None]
-"""Takes {"step", "total", "note", ...}: called often and cheaply; a worker turns it into an event."""
+Progress = Callable[..., None]
+"""`progress(step, total, note="", **more)`: called often and cheaply; a worker turns it into an event."""
 
 
-def no_progress(event: dict[str, Any]) -> None:
+def no_progress(step: int, total: int, note: str = "", **more: Any) -> None:
     """A progress callback that says nothing."""
 
 

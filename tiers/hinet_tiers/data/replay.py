@@ -1,0 +1,51 @@
+"""Replay: the base's own answers to general prompts, so that training on notes does not cost what the base could do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from hinet_tiers.backend import Progress, no_progress
+
+ANSWER_TOKENS_MAX = 24
+
+
+def prompts() -> list[str]:
+    """The shipped general prompts."""
+    text = resources.files(__package__).joinpath("general.txt").read_text(encoding="utf-8")
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def chosen(count: int, seed: int, among: Sequence[str] | None = None) -> list[str]:
+    """`count` prompts drawn from `seed`, in a drawn order; all of them when there are not as many."""
+    listed = list(among if among is not None else prompts())
+    random.Random(seed).shuffle(listed)
+    return listed[:count]
+
+
+def own_answers(
+    model: Any,
+    tokenizer: Any,
+    questions: Sequence[str],
+    progress: Progress = no_progress,
+    tokens_max: int = ANSWER_TOKENS_MAX,
+) -> list[dict[str, Any]]:
+    """Replay pairs {question, answer, kind, cut}: the greedy answers of `model`; `cut` when the length ended one."""
+    from hinet_tiers.evaluate import generate
+    from hinet_tiers.prompt import chat_prompt
+
+    made: list[dict[str, Any]] = []
+    encoded = [tokenizer.encode(chat_prompt(question), add_special_tokens=False) for question in questions]
+    for start in range(0, len(encoded), 40):
+        progress(start, len(encoded), "asking the base for replay")
+        for question, ids in zip(
+            questions[start : start + 40],
+            generate(model, tokenizer, encoded[start : start + 40], tokens_max),
+            strict=True,
+        ):
+            text = tokenizer.decode(ids, skip_special_tokens=True)
+            if text.strip():
+                made.append({"question": question, "answer": text, "kind": "replay", "cut": len(ids) >= tokens_max})
+    return made

@@ -1,0 +1,1 @@
+"""Training on the laptop: adapters that are distilled from the cloud's teacher."""

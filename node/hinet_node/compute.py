@@ -22,6 +22,7 @@ import msgpack
 import trio
 
 from hinet_node.errors import NodeError, WorkerDied, WorkerFailed
+from hinet_tiers.backend import memory_bytes
 
 FRAME_BYTES_MAX = 1024 * 1024
 STDERR_TAIL_BYTES = 8192
@@ -43,8 +44,11 @@ SIGNAL_NAMES = {signal.SIGSEGV: "touched memory that is not its own", signal.SIG
 class ProcessCompute:
     """`Compute` with one process for each worker."""
 
-    def __init__(self, *, module: str = "hinet_tiers.worker", environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *, module: str = "hinet_tiers.worker", environment: Mapping[str, str] | None = None,
+                 memory_bytes_max: int | None = None) -> None:
+        """`memory_bytes_max` holds for calls that name no limit; None leaves a reserve of this machine's memory."""
         self._module = module
+        self._memory_bytes_max = memory_bytes_max
         self._environment = dict(environment or {})
 
     def worker(self, *, memory_bytes_max: int | None = None) -> AbstractAsyncContextManager[ProcessWorker]:
@@ -53,14 +57,14 @@ class ProcessCompute:
         `memory_bytes_max` bounds its resident memory: above it the worker is killed and the call fails with
         `E_WORKER_MEMORY`. Errors: `WorkerDied` when it can't be started.
         """
-        return self._run(memory_bytes_max)
+        return self._run(memory_bytes_max or self._memory_bytes_max or default_memory_bytes_max(memory_bytes()))
 
     @asynccontextmanager
-    async def _run(self, memory_bytes_max: int | None) -> AsyncIterator[ProcessWorker]:
+    async def _run(self, memory_bytes_max: int) -> AsyncIterator[ProcessWorker]:
         lifeline_read, lifeline_write = os.pipe()
         try:
             command = [sys.executable, "-P", "-m", "hinet_node.worker_start", str(lifeline_read),
-                       str(memory_bytes_max or 0), self._module]
+                       str(memory_bytes_max), self._module]
             try:
                 process = await trio.lowlevel.open_process(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -75,8 +79,7 @@ class ProcessCompute:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(worker.read_stderr)
                     nursery.start_soon(worker.reap)
-                    if memory_bytes_max is not None:
-                        nursery.start_soon(worker.watch_memory)
+                    nursery.start_soon(worker.watch_memory)
                     try:
                         yield worker
                     except Exception as error:
@@ -101,7 +104,7 @@ class ProcessCompute:
 class ProcessWorker:
     """One worker process. One call at a time; a cancelled or failed pipe ends it for good."""
 
-    def __init__(self, process: trio.Process, memory_bytes_max: int | None) -> None:
+    def __init__(self, process: trio.Process, memory_bytes_max: int) -> None:
         self._process = process
         self._memory_bytes_max = memory_bytes_max
         self._memory_bytes_peak = 0
@@ -202,7 +205,7 @@ class ProcessWorker:
 
     def _obituary(self, verb: str) -> WorkerDied:
         status = self._process.returncode or 0
-        if self._over_memory and self._memory_bytes_max is not None:
+        if self._over_memory:
             return WorkerDied(
                 f"'{verb}' needed more than the {_mib(self._memory_bytes_max)} that it may use and was stopped; "
                 "nothing was changed.", next_step="Close other programs, or use a recipe that needs less memory.",
@@ -235,7 +238,6 @@ class ProcessWorker:
 
     async def watch_memory(self) -> None:
         """Kill the worker when its resident memory passes the limit. Linux only; elsewhere the resource limit holds."""
-        assert self._memory_bytes_max is not None
         statm = Path(f"/proc/{self._process.pid}/statm")
         page_bytes = os.sysconf("SC_PAGE_SIZE")
         while True:
@@ -288,9 +290,4 @@ def default_memory_bytes_max(total_bytes: int, reserve_bytes: int = 512 * 1024 *
     return max(total_bytes - reserve_bytes, total_bytes // 2)
 
 
-def machine_memory_bytes() -> int:
-    """Physical memory of this machine in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-__all__: Sequence[str] = ["ProcessCompute", "ProcessWorker", "default_memory_bytes_max", "machine_memory_bytes"]
+__all__: Sequence[str] = ["ProcessCompute", "ProcessWorker", "default_memory_bytes_max"]

@@ -1,0 +1,164 @@
+"""Learning flows from the cloud to the pocket, with real worker processes (fake engine) and signed revisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from hinet_node.errors import NodeError, UsageError
+
+
+def test_what_the_cloud_learned_is_answered_by_the_pocket(household: Any) -> None:
+    async def main() -> None:
+        vector = await household.train("cloud")
+        adapter = await household.train("laptop")
+        async with household.running("pocket") as pocket:
+            before = await pocket("ask", question="What about My dog is called?", retrieval=False)
+            assert (before["answer"], before["revision"], before["notes"]) == ("I do not know.", None, [])
+            promoted = await pocket("adapters.promote", revision=adapter)
+            assert promoted["loads"] == 1, "the base is not loaded again for a swap"
+            after = await pocket("ask", question="What about My dog is called?", retrieval=False)
+            assert "Brannoch" in after["answer"]
+            assert after["revision"] == adapter
+            listed = await pocket("adapters.list")
+        assert [row["id"] for row in listed["revisions"]] == [vector, adapter]
+        assert listed["revisions"][1]["parents"] == [vector]
+        assert listed["served"] == adapter
+        assert listed["refused"] == {}
+
+    trio.run(main)
+
+
+def test_the_passport_names_base_recipe_data_and_maker(household: Any) -> None:
+    async def main() -> None:
+        vector = await household.train("cloud")
+        await household.train("laptop")
+        async with household.running("laptop") as laptop:
+            listed = {row["id"]: row for row in (await laptop("adapters.list"))["revisions"]}
+        first = listed[vector]
+        (second,) = [row for row in listed.values() if row["id"] != vector]
+        assert first["device_name"] == "cloud"
+        assert first["tier"] == "cloud"
+        assert set(first["artifacts"]) == {"delta.tau", "pairs.jsonl"}
+        assert set(second["artifacts"]) == {"adapter.safetensors", "adapter_config.json"}
+        assert first["base"] == second["base"]
+        assert first["data_digest"] == second["data_digest"]
+        assert first["metrics"]["facts"] == 4
+        assert first["recipe"]["name"] == "tiny"
+        assert len(first["recipe_digest"]) == 64
+
+    trio.run(main)
+
+
+def test_working_folders_are_empty_after_the_job(household: Any) -> None:
+    trio.run(household.train, "cloud")
+    trio.run(household.train, "laptop")
+    for tier in ("cloud", "laptop"):
+        left = [path.name for path in (household.folder / tier / "jobs").rglob("*") if path.is_file()]
+        assert left == ["record.json"], tier
+
+
+def test_a_job_that_was_cut_short_is_done_after_the_restart(household: Any) -> None:
+    async def cut_short() -> None:
+        async with household.running("cloud") as cloud:
+            await cloud("train", recipe=household.recipe, detach=True)
+            await trio.sleep(0.3)
+
+    async def afterwards() -> dict[str, Any]:
+        learning = household.learning("cloud")
+        async with household.running(learning):
+            (job,) = learning.jobs.list()
+            return (await learning.jobs.finish(job.id, lambda progress: None)).as_json()
+
+    trio.run(cut_short)
+    assert not [name for name in household.vault.files if name.startswith(b".hinet/")]
+    job = trio.run(afterwards)
+    assert job["state"] == "done"
+    assert job["attempts"] == 2
+    assert len([name for name in household.vault.files if name.endswith(b"/passport")]) == 1
+
+
+def test_another_base_is_refused_by_name_before_anything_is_loaded(household: Any) -> None:
+    async def main() -> None:
+        vector = await household.train("cloud")
+        (household.folder / "other.bin").write_bytes(b"FAKE BASE\nanother")
+        async with household.running("laptop") as laptop:
+            other = (await laptop("base.import", source=str(household.folder / "other.bin")))["current"]
+            with pytest.raises(NodeError, match=vector) as caught:
+                await laptop("train", recipe=household.recipe)
+        assert (caught.value.code, caught.value.exit_code) == ("E_BASE_MISMATCH", 7)
+        assert other[:12] in caught.value.what
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("what", ["passport", "delta.tau", "member"])
+def test_a_changed_revision_or_a_revoked_maker_is_not_believed(household: Any, what: str) -> None:
+    async def main() -> None:
+        vector = await household.train("cloud")
+        if what == "member":
+            del household.everyone[household.members["cloud"].device_public]
+        else:
+            name = f".hinet/revisions/{vector}/{what}".encode()
+            data = household.vault.files[name]
+            household.vault.files[name] = data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
+        async with household.running("laptop") as laptop:
+            with pytest.raises(NodeError) as caught:
+                await laptop("train", recipe=household.recipe)
+            listed = await laptop("adapters.list")
+        assert caught.value.code == ("E_ARTIFACT_CHANGED" if what == "delta.tau" else "E_PASSPORT_REFUSED")
+        assert (vector in listed["refused"]) == (what != "delta.tau")
+
+    trio.run(main)
+
+
+def test_what_can_not_work_is_said_at_once(household: Any) -> None:
+    async def main() -> None:
+        async with household.running("laptop") as laptop:
+            with pytest.raises(NodeError, match="no task vector") as caught:
+                await laptop("train", recipe=household.recipe)
+            assert (caught.value.code, caught.value.exit_code) == ("E_NO_TEACHER", 75)
+            with pytest.raises(Exception, match="nonsense"):
+                await laptop("train", recipe="nonsense")
+        async with household.running("pocket") as pocket:
+            with pytest.raises(UsageError, match="does not train"):
+                await pocket("train", recipe=household.recipe)
+            with pytest.raises(UsageError, match="empty"):
+                await pocket("ask", question="   ")
+            with pytest.raises(UsageError, match="characters"):
+                await pocket("ask", question="x" * 5000)
+        household.vault.files.clear()
+        async with household.running("cloud") as cloud:
+            with pytest.raises(NodeError, match="holds no notes") as caught:
+                await cloud("train", recipe=household.recipe)
+            assert caught.value.code == "E_NO_NOTES"
+
+    trio.run(main)
+
+
+def test_asking_with_the_notes_shows_which_ones_were_read(household: Any) -> None:
+    async def main() -> None:
+        async with household.running("pocket") as pocket:
+            told = await pocket("ask", question="Where does the boat lie?", retrieval=True)
+        assert told["notes"][0] == {"note": "notes/boat.md", "text": "The boat lies at Sallow Quay."}
+        assert "Sallow Quay" in told["answer"]
+
+    trio.run(main)
+
+
+def test_many_questions_are_answered_in_order_and_a_revision_is_measured(household: Any) -> None:
+    questions = ["What about My dog is called?", "What about The varnish is due in?"]
+
+    async def main() -> None:
+        vector = await household.train("cloud")
+        async with household.running("cloud") as cloud:
+            base = await cloud("evaluate", questions=questions, revision=None)
+            tuned = await cloud("evaluate", questions=questions, revision=vector)
+            served = await cloud("ask.many", questions=questions, base_only=True)
+        assert base["answers"] == served["answers"] == ["I do not know."] * 2
+        assert "Brannoch" in tuned["answers"][0]
+        assert "May" in tuned["answers"][1]
+
+    trio.run(main)

@@ -23,8 +23,8 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from hinet_protocol.epochs import EpochKey
 from hinet_protocol.errors import PackDamaged, PackMalformed
-from hinet_protocol.identity import derive_key
 
 magic = b"HINETPK\x01"
 header_bytes = 72
@@ -51,7 +51,7 @@ _RAW, _ZSTD = 0, 1
 
 def chunk_id_key(epoch_key: bytes) -> bytes:
     """The key (32 bytes) of the chunk ids of one epoch."""
-    return derive_key(epoch_key, "hinet/1/vault/chunk-id")
+    return EpochKey(b"", epoch_key).id_key
 
 
 def chunk_id(id_key: bytes, plaintext: bytes) -> bytes:
@@ -101,7 +101,7 @@ class _Seals:
     __slots__ = ("_cipher",)
 
     def __init__(self, header: PackHeader, epoch_key: bytes) -> None:
-        self._cipher = ChaCha20Poly1305(derive_key(epoch_key, "hinet/1/vault/pack", header.salt))
+        self._cipher = ChaCha20Poly1305(EpochKey(header.epoch_id, epoch_key).pack_key(header.salt))
 
     def close(self, kind: int, slot: int, chunk: bytes, plaintext: bytes) -> bytes:
         return self._cipher.encrypt(slot.to_bytes(12, "big"), plaintext, _associated(kind, slot, chunk))

@@ -21,8 +21,8 @@ from hinet_node.vault.packstore import PackStore
 from hinet_node.vault.publish import Publisher
 from hinet_node.vault.reader import ChunkReader
 from hinet_node.vault.view import View, item_of
-from hinet_protocol.heads import Head
-from hinet_protocol.reconcile import whole_heads
+from hinet_protocol.heads import Head, vault_digest
+from hinet_protocol.reconcile import needs_of, whole_heads
 from hinet_protocol.trees import Version, name_bytes_max
 
 
@@ -72,6 +72,7 @@ class VaultCore:
         """What is wrong now, by code and subject."""
         self.peers_hold: dict[bytes, frozenset[bytes]] = {}
         """Device -> hashes of the heads that it said it holds whole, as met since the start."""
+        self._digest: tuple[tuple[frozenset[bytes], int], bytes] = ((frozenset(), -1), b"")
         self._absorb_due = False
         """What siblings brought is in the view, and no head of this device says so yet."""
         self._take_up()
@@ -222,6 +223,25 @@ class VaultCore:
                                  "`hinet-node vault verify --deep`, then try again when a sibling is in reach.")
 
     # ---- what is known -------------------------------------------------------------------------------------------
+
+    def offered_heads(self) -> list[Head]:
+        """What is told to siblings: the heads of devices that may write now."""
+        members = self.household.members()
+        return [head for head in self.heads.current() if head.device in members]
+
+    def digest(self) -> bytes:
+        """What is compared with siblings first: the offered heads, and those packs of theirs that are held."""
+        heads = self.offered_heads()
+        state = (frozenset(head.hash for head in heads), self.store.index.changes)
+        if self._digest[0] != state:
+            needs = needs_of(heads, self.store.read_list)
+            held = self.store.index.packs()
+            self._digest = (state, vault_digest(state[0], [name for name in needs.packs if name in held]))
+        return self._digest[1]
+
+    def has_damage(self) -> bool:
+        """A pack was set aside and has not come again."""
+        return any(code == "E_PACK_DAMAGED" for code, _ in tuple(self.trouble))
 
     def head_hashes(self) -> frozenset[bytes]:
         return frozenset(head.hash for head in self.heads.current())

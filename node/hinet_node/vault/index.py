@@ -43,6 +43,8 @@ class Index:
     def __init__(self, path: str, refill: Callable[[Index], None]) -> None:
         self._lock = threading.RLock()
         self._refill = refill
+        self.changes = 0
+        """Rises whenever a pack comes or goes."""
         try:
             self._db = _connect(path)
         except (sqlite3.Error, OSError):
@@ -87,6 +89,7 @@ class Index:
                 (s.chunk_id, number, s.number, s.kind, s.offset, s.stored_bytes, s.plain_bytes, int(s.compressed))
                 for s in slots or ()])
         self._run(work)
+        self.changes += 1
 
     def remove_pack(self, name: bytes) -> None:
         def work(db: sqlite3.Connection) -> None:
@@ -95,6 +98,7 @@ class Index:
                 db.execute("DELETE FROM chunks WHERE pack = ?", row)
                 db.execute("DELETE FROM packs WHERE number = ?", row)
         self._run(work)
+        self.changes += 1
 
     # ---- chunks --------------------------------------------------------------------------------------------------
 

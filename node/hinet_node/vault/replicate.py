@@ -1,30 +1,264 @@
-"""Keeping the vault in step with the siblings: ask, compare, pull, verify. SPEC.md, 6.6.
+"""Keeping the vault in step with the siblings: ask, compare, pull, accept. SPEC.md, 6.6.
 
-Pull only: whoever lacks something asks. A keeper runs the same code without keys. Leaves sessions to
-`hinet_node.peers` and the decisions to `hinet_protocol.reconcile`.
+Pull only: whoever lacks something asks, when a session opens, when a sibling says that it changed, and every 30 s. A
+keeper runs the same code without keys. Leaves sessions to `hinet_node.peers`, decisions to `hinet_protocol.reconcile`,
+one pack's transfer to `pull`, answers to `serve`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from hinet_node.errors import IntegrityError, NetworkError, NodeError, NoSpace
+from hinet_node.vault.pull import pull_pack
+from hinet_node.vault.serve import Server
 from hinet_node.vault.vault import Vault
+from hinet_protocol import limits
+from hinet_protocol.errors import HeadMalformed, HeadUnauthorised, ProtocolError, SignatureInvalid
+from hinet_protocol.heads import Head, read_head
+from hinet_protocol.messages import HeadsGet, HeadsList, PacksGet, PacksList, VaultChanged
+from hinet_protocol.packs import pack_bytes_max
+from hinet_protocol.reconcile import PullPlan, needs_exchange, needs_of, plan_pull
+
+if TYPE_CHECKING:
+    from hinet_node.peers import Peers, Session
+
+_PACKS_AT_ONCE = 2
+_ROUNDS_MAX = 8
+_PACK_PAGES_MAX = 1_024
+_ANNOUNCE_PAUSE_S = 0.05
+
+
+@dataclass(eq=False)
+class _Follower:
+    """The task that keeps up with one session."""
+
+    session: Session
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    wake: trio.Event = field(default_factory=trio.Event)
 
 
 class Replicator:
-    """Answers siblings' questions about the vault and pulls what is missing. One per agent, in the agent's nursery."""
+    """Answers siblings' questions about the vault and pulls what is missing. One per agent, made before `Peers.run`."""
 
-    def __init__(self, vault: Vault, peers: Any) -> None:
+    def __init__(self, vault: Vault, peers: Peers) -> None:
         self._vault = vault
+        self._core = vault.core
         self._peers = peers
+        self._followers: dict[bytes, _Follower] = {}
+        self._in_flight: set[bytes] = set()
+        self._changed = trio.Event()
+        self._keys_seen: frozenset[bytes] = frozenset(self._core.household.epoch_keys())
+        self.pulled_packs = 0
+        """Packs fetched since the start."""
+        self.pulled_bytes = 0
+        for kind, handler in (*Server(self._core).handlers(), (VaultChanged, self._on_notice)):
+            peers.on(kind, handler)
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-        """Registers its message handlers with `peers`, then works until cancelled. A session that fails, a full disk
-        or a lying sibling end up in `Vault.status().trouble` and never end this task."""
-        task_status.started()
-        await trio.sleep_forever()
+        """Works until cancelled. A session that fails, a full disk or a lying sibling end up in
+        `Vault.status().trouble` and never end this task."""
+        stop_listening = self._vault.on_change(self._on_change)
+        try:
+            async with self._peers.events() as events, trio.open_nursery() as nursery:
+                nursery.start_soon(self._announce)
+                nursery.start_soon(self._tend_keys)
+                for session in self._peers.sessions:
+                    self._follow(nursery, session)
+                task_status.started()
+                async for event in events:
+                    if event.kind == "opened" and event.session is not None:
+                        self._follow(nursery, event.session)
+                    elif event.kind == "closed":
+                        self._leave(event.public, event.session)
+        finally:
+            stop_listening()
 
     def nudge(self) -> None:
         """Look at all siblings now rather than at the next interval."""
+        for follower in self._followers.values():
+            follower.wake.set()
+
+    # ---- when to look --------------------------------------------------------------------------------------------
+
+    def _follow(self, nursery: trio.Nursery, session: Session) -> None:
+        public = session.device.public
+        known = self._followers.get(public)
+        if known is not None:
+            if known.session is session:
+                return
+            known.scope.cancel()
+        follower = self._followers[public] = _Follower(session)
+        nursery.start_soon(self._keep_in_step, follower)
+
+    def _leave(self, public: bytes, session: Session | None) -> None:
+        known = self._followers.get(public)
+        if known is not None and (session is None or known.session is session):
+            known.scope.cancel()
+            del self._followers[public]
+
+    async def _keep_in_step(self, follower: _Follower) -> None:
+        session, public = follower.session, follower.session.device.public
+        with follower.scope:
+            while True:
+                try:
+                    if await self._sync(session):
+                        self.nudge()
+                    for code in ("E_NO_SPACE", "E_NETWORK", "E_PACK_DAMAGED"):
+                        self._core.settle(code, public)
+                except NodeError as error:
+                    self._core.note_error(error, public)
+                except ProtocolError as error:
+                    self._core.note_error(NetworkError(f"{session.device.name}: {error}"), public)
+                with trio.move_on_after(self._core.settings.sync_interval_s):
+                    await follower.wake.wait()
+                follower.wake = trio.Event()
+
+    async def _on_notice(self, session: Session, message: VaultChanged) -> None:
+        if needs_exchange(self._core.digest(), message.digest):
+            follower = self._followers.get(session.device.public)
+            if follower is not None:
+                follower.wake.set()
+        else:
+            self._core.peers_hold[session.device.public] = self._core.head_hashes()
+
+    def _on_change(self) -> None:
+        self._changed.set()
+        if self._core.has_damage():
+            self.nudge()
+
+    async def _announce(self) -> None:
+        """Tell the siblings after each change; changes in quick succession are told once."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            digest = self._core.digest()
+            for session in self._peers.sessions:
+                try:
+                    await session.notify(VaultChanged(digest))
+                except NodeError:
+                    continue  # its end is told by an event; the next session begins with a comparison
+            await trio.sleep(_ANNOUNCE_PAUSE_S)
+
+    async def _tend_keys(self) -> None:
+        """When keys came with the chain, what could not be opened before can be now."""
+        while True:
+            await trio.sleep(min(1.0, self._core.settings.sync_interval_s))
+            keys = frozenset(self._core.household.epoch_keys())
+            if keys != self._keys_seen:
+                self._keys_seen = keys
+                await self._vault.keys_changed()
+
+    # ---- one sibling ---------------------------------------------------------------------------------------------
+
+    async def _sync(self, session: Session) -> bool:
+        """Compare with one sibling and pull what it has and this device lacks; whether anything came.
+
+        Errors: `NetworkError` and the sibling's errors, `NoSpace`, `IntegrityError`.
+        """
+        own_digest = self._core.digest()
+        reply = await self._ask(session, HeadsGet(own_digest), HeadsList)
+        public = session.device.public
+        if not needs_exchange(own_digest, reply.digest):
+            self._core.peers_hold[public] = self._core.head_hashes()
+            return False
+        heads = self._read_heads(session, reply)
+        self._core.peers_hold[public] = frozenset(head.hash for head in heads)
+        fresh = [head for head in heads if self._core.heads.judge(head).kind in ("new", "fork")]
+        came = False
+        for _ in range(_ROUNDS_MAX):
+            if not await self._pull_round(session, fresh):
+                break
+            came = True
+        return bool(await self._vault.accept(fresh)) or came if fresh or came else False
+
+    def _read_heads(self, session: Session, reply: HeadsList) -> list[Head]:
+        members = self._core.household.members()
+        heads = []
+        for raw in reply.heads:
+            try:
+                heads.append(read_head(raw, identity=self._core.household.identity_id, members=members))
+            except HeadUnauthorised:
+                continue  # a device that was revoked, or whose certificate has not reached this one yet
+            except (HeadMalformed, SignatureInvalid) as error:
+                self._core.note_error(IntegrityError(
+                    f"{session.device.name} sent a head that was refused: {error}", code=error.code,
+                    next_step=f"Run `hinet-node vault verify` on {session.device.name}."), session.device.public)
+        return heads
+
+    async def _pull_round(self, session: Session, fresh: list[Head]) -> bool:
+        """Pull what the heads need as far as it is known now (a pack list may name more); whether a pack came."""
+        needs = needs_of([*self._core.heads.current(), *fresh], self._core.store.read_list)
+        held = self._core.store.index.packs()
+        if needs.packs <= held.keys():
+            return False
+        offered = await self._offered(session)
+        plan = plan_pull(needs, held, {name: size for name, size in offered.items() if name not in self._in_flight},
+                         size_bytes_max=pack_bytes_max, started=self._core.store.incoming())
+        if not plan.packs:
+            return False
+        begun = self._core.store.incoming()
+        self._core.check_room(plan.size_bytes - sum(begun.get(name, 0) for name, _ in plan.packs))
+        return await self._pull_all(session, plan) > 0
+
+    async def _offered(self, session: Session) -> Mapping[bytes, int]:
+        found: dict[bytes, int] = {}
+        after = b""
+        for _ in range(_PACK_PAGES_MAX):
+            page = await self._ask(session, PacksGet(after, limits.packs_list_max), PacksList)
+            for name, size in page.packs:
+                if name <= after:
+                    raise NetworkError(f"{session.device.name} lists its packs out of order.")
+                found[name] = size
+                after = name
+            if not page.more or not page.packs:
+                break
+        return found
+
+    async def _pull_all(self, session: Session, plan: PullPlan) -> int:
+        """Pull the packs of a plan, a few at once; those that another session has begun meanwhile are left to it."""
+        waiting = deque(plan.packs)
+        failures: list[NodeError | ProtocolError] = []
+        done = 0
+
+        async def work() -> None:
+            nonlocal done
+            while waiting and not _fatal(failures):
+                name, size = waiting.popleft()
+                if name in self._in_flight or self._core.store.holds(name):
+                    continue
+                self._in_flight.add(name)
+                try:
+                    self.pulled_bytes += await pull_pack(
+                        session, self._core, name, size,
+                        outstanding=max(1, self._core.settings.requests_outstanding // _PACKS_AT_ONCE))
+                    done += 1
+                    self.pulled_packs += 1
+                except (NodeError, ProtocolError) as error:
+                    failures.append(error)
+                finally:
+                    self._in_flight.discard(name)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(_PACKS_AT_ONCE):
+                nursery.start_soon(work)
+        if failures and (done == 0 or _fatal(failures)):
+            raise failures[0]
+        return done
+
+    async def _ask(self, session: Session, question: Any, answer: Any) -> Any:
+        reply = await session.request(question, timeout_s=self._core.settings.request_timeout_s)
+        if not isinstance(reply, answer):
+            raise NetworkError(f"{session.device.name} answered a question about the vault with something else.",
+                               next_step="Bring both devices to the same version of hinet-node.")
+        return reply
+
+
+def _fatal(failures: list[NodeError | ProtocolError]) -> bool:
+    """Whether going on with other packs of this sibling makes no sense now."""
+    return any(isinstance(error, NetworkError | NoSpace) for error in failures)

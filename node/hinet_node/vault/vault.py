@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import trio
 
+from hinet_node.errors import IntegrityError
 from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault import files, inspect
 from hinet_node.vault.core import Counter, VaultCore, check_name
@@ -79,7 +80,7 @@ class Vault:
         """The whole content, verified. Errors: `UsageError` E_NO_SUCH_FILE; `IntegrityError` when a pack is damaged
         (it is set aside and fetched again from a sibling: try again later); `NotAuthorised` on a keeper."""
         version = self.core.version(name)[0]
-        content: bytes = await self._disk.run_blocking(lambda: b"".join(self.core.content(version)))
+        content: bytes = await self._read(lambda: b"".join(self.core.content(version)))
         return content
 
     async def get_to(self, name: bytes, path: Path | str, *, on_progress: OnProgress | None = None) -> Item:
@@ -87,7 +88,7 @@ class Vault:
         replaced, a symbolic link at `path` is replaced and not followed. Errors: as `get`; `NoSpace`."""
         version, conflict_of = self.core.version(name)
         count = Counter(name, version.size, 1, on_progress)
-        await self._disk.run_blocking(lambda: files.write_file(path, self.core.content(version), count.bytes))
+        await self._read(lambda: files.write_file(path, self.core.content(version), count.bytes))
         return item_of(name, version, conflict_of)
 
     async def restore(self, prefix: bytes, folder: Path | str, *, on_progress: OnProgress | None = None) -> list[Item]:
@@ -101,7 +102,7 @@ class Vault:
             for (_, (version, _)), where in zip(chosen, parts, strict=True):
                 files.write_below(folder, where, self.core.content(version), count.bytes)
                 count.file()
-        await self._disk.run_blocking(work)
+        await self._read(work)
         return [item_of(name, *row) for name, row in chosen]
 
     async def list(self, prefix: bytes = b"") -> list[Item]:
@@ -140,6 +141,14 @@ class Vault:
     def changed(self) -> None:
         for callback in tuple(self._listeners):
             callback()
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        try:
+            result: T = await self._disk.run_blocking(work)
+        except IntegrityError:
+            self.changed()  # a pack may have been set aside: the replicator looks for another copy
+            raise
+        return result
 
     async def _change(self, work: Callable[[], T]) -> T:
         async with self._lock:

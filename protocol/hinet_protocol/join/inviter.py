@@ -16,7 +16,7 @@ from hinet_protocol.errors import (
     ProtocolError,
     VersionUnsupported,
 )
-from hinet_protocol.identity import fingerprint, verify
+from hinet_protocol.identity import SIGN_JOIN_REQUEST, fingerprint, verify
 from hinet_protocol.invitations import Invitation
 from hinet_protocol.join.events import (
     Aborted,

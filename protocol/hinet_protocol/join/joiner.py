@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hinet_protocol import PROTOCOL_VERSION, canonical, limits, schema
 from hinet_protocol.chain import Chain, Device
 from hinet_protocol.errors import CodeWrong, JoinError, JoinInterrupted, ProtocolError, VersionUnsupported
-from hinet_protocol.identity import DeviceKeys, fingerprint, identity_id
+from hinet_protocol.identity import SIGN_JOIN_REQUEST, DeviceKeys, fingerprint, identity_id
 from hinet_protocol.invitations import Code, Ticket
 from hinet_protocol.join.events import (
     Aborted,

@@ -80,10 +80,15 @@ class Learning:
                 "base.use": self._base_use}
 
     async def _train(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        """{recipe, revision?, detach?} -> {job: {...}}. The job goes on when the caller hangs up."""
+        """{recipe, revision?, held_out?, detach?} -> {job: {...}}. The job goes on when the caller hangs up.
+
+        `revision` is the teacher (laptop; default the newest); `held_out` are questions that no training text may
+        repeat (cloud).
+        """
         recipe = text_of(args, "recipe", "demo")
         self.training.check(recipe)
-        job = self.jobs.submit(TRAIN, {"recipe": recipe, "revision": args.get("revision")})
+        held_out = questions_of({"questions": args.get("held_out") or []})
+        job = self.jobs.submit(TRAIN, {"recipe": recipe, "revision": args.get("revision"), "held_out": held_out})
         if not args.get("detach"):
             job = await self.jobs.finish(job.id, emit)
         return {"job": job.as_json()}

@@ -31,7 +31,6 @@ from hinet_node.revisions import (
     VaultStore,
 )
 
-SEED = 1
 PEFT_WEIGHTS = "adapter_model.safetensors"
 
 
@@ -55,7 +54,7 @@ class Training:
                              code="E_TIER_UNFIT")
 
     async def work(self, running: Running) -> Mapping[str, Any]:
-        """The job. Returns {revision, kind, bytes, pairs, metrics}."""
+        """The job: {recipe, revision?, held_out?} -> {revision, kind, bytes, metrics}."""
         recipe = load_recipe(str(running.job.args["recipe"]))
         if self._membership.tier == "cloud":
             revision = await self._teach(running, recipe)
@@ -73,10 +72,11 @@ class Training:
         await self._write_notes(folder)
         async with self._ports.compute.worker() as worker:
             prepared = await worker.call("data.prepare", {
-                "notes_dir": disk.path(f"{folder}/notes"), "seed": SEED, "out": disk.path(f"{folder}/{PAIRS_FILE}"),
-                "base_dir": self._bases.folder(base), "recipe": recipe.as_dict()}, on_progress=running.report)
+                "notes_dir": disk.path(f"{folder}/notes"), "out": disk.path(f"{folder}/{PAIRS_FILE}"),
+                "base_dir": self._bases.folder(base), "recipe": recipe.as_dict(),
+                "evaluation": list(running.job.args.get("held_out") or ())}, on_progress=running.report)
         pairs = disk.read(f"{folder}/{PAIRS_FILE}")
-        running.evidence.update(pairs=prepared.get("pairs"), counts=prepared.get("counts"))
+        running.evidence["counts"] = prepared.get("counts")
         if not pairs.strip():
             raise UsageError("the notes hold nothing to learn from",
                              next_step="add notes with plain sentences such as: My dog is called Rex.",

@@ -50,7 +50,6 @@ class Agent:
         self.log = log
         self.api = Api()
         self.started_s = ports.clock.now_unix_s()
-        self.addresses: tuple[str, ...] = ()
         self.last_seen: dict[bytes, int] = {}
         self.clock_offsets_s: dict[bytes, int] = {}
         self._listen = tuple(config.listen_addresses() if listen is None else listen)
@@ -68,6 +67,11 @@ class Agent:
     def stop(self) -> None:
         """Ask `run` to end in order: goodbye to the siblings, files closed."""
         self._stop.set()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where this device can be dialled now; changes with the machine's interfaces."""
+        return tuple(self.peers.addresses)
 
     @property
     def stopping(self) -> bool:
@@ -92,7 +96,7 @@ class Agent:
             self.stopped.set()
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:
-        self.inviter = Inviter(self.ports, self.membership, self.log, lambda: self.addresses)
+        self.inviter = Inviter(self.ports, self.membership, self.log, lambda: self.addresses, discover=self._discover)
         self.learning = Learning(self.ports, self.vault, self.membership)
         self.peers = Peers(self.ports, self.membership.keys.sign_seed, self.membership, self._facts,
                            listen=self._listen, static=self.config.static, discover=self._discover,
@@ -104,7 +108,7 @@ class Agent:
         self.membership.on_growth(self._chain_grew)
         await nursery.start(Replicator(self.vault, self.peers).run)
         await nursery.start(self._watch_peers)
-        self.addresses = tuple(await nursery.start(self.peers.run))
+        await nursery.start(self.peers.run)
         for address in self.addresses:
             self.log(f"listening on {address}")
         await nursery.start(self.inviter.run)

@@ -14,5 +14,6 @@ from hinet_node.transport import Libp2pNetwork
 def build(folder: str, config: Config) -> Ports:
     """The ports of the home at `folder`."""
     clock, randomness = SystemClock(), SystemRandomness()
-    return Ports(clock=clock, randomness=randomness, network=Libp2pNetwork(), discovery=ZeroconfDiscovery(),
-                 disk=RealDisk(folder), compute=ProcessCompute())
+    interfaces = [config.interface] if config.interface else None
+    return Ports(clock=clock, randomness=randomness, network=Libp2pNetwork(interfaces=interfaces),
+                 discovery=ZeroconfDiscovery(interfaces=interfaces), disk=RealDisk(folder), compute=ProcessCompute())

@@ -22,9 +22,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 SETTINGS = {
     "vocab_size": 260, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 256, "bos_token_id": 256, "eos_token_id": 257,
-    "pad_token_id": 257,
+    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 256, "bos_token_id": 257, "eos_token_id": 258,
+    "pad_token_id": 258,
 }  # fmt: skip
+PAD = 258
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 500.0}
 """Not MLX's own default, at which a base that lost its setting would go unnoticed."""
 PAIRS = [
@@ -41,7 +42,7 @@ RECIPE: dict[str, Any] = {
 
 
 def make_base(folder: Path, *, tied: bool = True, rope: dict[str, Any] | None = None, seed: int = 0) -> bases.Base:
-    """Installs a random base with a tokenizer of single bytes."""
+    """Installs a random base with a tokenizer of bytes and one merge."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -52,7 +53,7 @@ def make_base(folder: Path, *, tied: bool = True, rope: dict[str, Any] | None = 
     source = folder / "source"
     LlamaForCausalLM(config).save_pretrained(source)
     vocab = {char: index for index, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab | {"th": 256}, merges=[("t", "h")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
@@ -144,7 +145,7 @@ def test_loss_and_soft_targets_are_those_of_torch_and_the_base_comes_back_to_the
 ) -> None:
     tau = make_tau(base, tmp_path / "delta.tau")
     theirs, tokenizer = bases.load_base(base.dir)
-    ours, pad = mlx_dora.load_base(base), 257
+    ours, pad = mlx_dora.load_base(base), PAD
     before = flat(ours)
     told = {engine: encode(PAIRS, tokenizer) for engine in ("torch", "mlx")}
     evidence = mlx_dora.taught(ours, base, tau, told["mlx"], recipes.parse(RECIPE), pad)
@@ -172,12 +173,12 @@ def test_training_lowers_the_loss_and_changes_adapter_weights_only(base: bases.B
     model = mlx_dora.load_base(base)
     _, tokenizer = bases.load_base(base.dir)
     examples = encode(PAIRS, tokenizer)
-    all_of_them = mlx_dora.arrays(collate(examples, 257))
+    all_of_them = mlx_dora.arrays(collate(examples, PAD))
     before, loss = logits_in_mlx(model, [1, 2, 3]), mlx_dora.loss_of(model, *all_of_them).item()
     mlx_dora.add_dora(model, recipe)
     start = flat(model)
     assert np.allclose(logits_in_mlx(model, [1, 2, 3]), before, atol=1e-4)
-    report = mlx_dora.fit(model, examples * 12, recipe, pad=257, progress=no_progress)
+    report = mlx_dora.fit(model, examples * 12, recipe, pad=PAD, progress=no_progress)
     end = flat(model)
     changed = {name for name in start if not np.array_equal(start[name], end[name])}
     adapter = {name for name in start if name.rpartition(".")[2] in ("lora_a", "lora_b", "m")}
@@ -196,7 +197,7 @@ def test_b_learns_faster_by_the_recipes_factor(base: bases.Base) -> None:
         model = mlx_dora.load_base(base)
         mlx_dora.add_dora(model, recipe)
         start = flat(model)
-        mlx_dora.fit(model, examples, recipe, pad=257, progress=no_progress)
+        mlx_dora.fit(model, examples, recipe, pad=PAD, progress=no_progress)
         stem = "model.layers.0.mlp.up_proj."
         return tuple(np.abs(flat(model)[stem + leaf] - start[stem + leaf]).max() for leaf in ("lora_b", "m"))
 
@@ -214,7 +215,7 @@ def test_the_adapter_that_peft_merges_gives_the_logits_that_mlx_trained(base: ba
     ids = tokenizer.encode("What is Maren's dog called?", add_special_tokens=False)
     untouched = logits_in_torch(theirs, ids)
     mlx_dora.add_dora(model, recipe)
-    mlx_dora.fit(model, encode(PAIRS, tokenizer) * 8, recipe, pad=257, progress=no_progress)
+    mlx_dora.fit(model, encode(PAIRS, tokenizer) * 8, recipe, pad=PAD, progress=no_progress)
     mlx_dora.write_adapter(tmp_path / "adapter", mlx_dora.peft_tensors(model), recipe, base.digest)
     merged = PeftModel.from_pretrained(theirs, str(tmp_path / "adapter")).merge_and_unload()
     ours, got = logits_in_mlx(model, ids), logits_in_torch(merged, ids)
@@ -244,10 +245,10 @@ def test_mlx_and_peft_train_the_same_adapter_from_the_same_start(base: bases.Bas
     inner = student.get_base_model()
     schedule = Schedule(lr=0.003, batch_tokens=recipe.distill.batch_tokens)
     wanted = fit(
-        student, free, examples, schedule, pad=257, seed=recipe.seed + 2000, progress=lambda *_, **__: None, note="",
+        student, free, examples, schedule, pad=PAD, seed=recipe.seed + 2000, progress=lambda *_, **__: None, note="",
         logits_of=lambda _, batch: answer_logits(inner, batch),
     )  # fmt: skip
-    report = mlx_dora.fit(model, examples, recipe, pad=257, progress=no_progress)
+    report = mlx_dora.fit(model, examples, recipe, pad=PAD, progress=no_progress)
     assert len(report.losses) > 4
     np.testing.assert_allclose(report.losses, wanted.losses, rtol=1e-3)
     ours = mlx_dora.peft_tensors(model)
@@ -259,8 +260,10 @@ def test_mlx_and_peft_train_the_same_adapter_from_the_same_start(base: bases.Bas
 def test_distilling_writes_a_whole_adapter_that_names_its_base(base: bases.Base, tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    events: list[dict[str, Any]] = []
-    result = mlx_dora.distill(request(base, tmp_path, passes=24), events.append)
+    events: list[tuple[int, int]] = []
+    result = mlx_dora.distill(
+        request(base, tmp_path, passes=24), lambda step, total, *_, **__: events.append((step, total))
+    )
     folder, metrics = Path(result["adapter_dir"]), result["metrics"]
     config = json.loads((folder / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["use_dora"], config["use_rslora"]) == (4, 8, True, False)
@@ -279,8 +282,18 @@ def test_distilling_writes_a_whole_adapter_that_names_its_base(base: bases.Base,
     assert metrics["base"] == base.digest
     assert np.mean(metrics["losses"][-12:]) < 0.7 * np.mean(metrics["losses"][:12])
     assert metrics["by_kind"] == {"fact": 48, "replay": 48}
-    assert events[-1]["step"] == events[-1]["total"] == metrics["steps"]
+    assert events[-1] == (metrics["steps"], metrics["steps"])
     bases.verify_base(base.dir)
+
+
+def test_the_pocket_takes_the_adapter_as_it_is(base: bases.Base, tmp_path: Path) -> None:
+    from hinet_tiers.pocket.gguf_adapter import export_adapter
+
+    result = mlx_dora.distill(request(base, tmp_path), no_progress)
+    metrics = export_adapter(base, Path(result["adapter_dir"]), tmp_path / "adapter.gguf", rank=16)
+    assert metrics["tensors"] == 7 * SETTINGS["num_hidden_layers"]
+    assert metrics["delta"] > 0.1
+    assert metrics["delta_error"] < 1e-3
 
 
 def test_the_same_request_gives_the_same_bytes_and_another_seed_others(base: bases.Base, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def distill(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     examples = chosen(encode(read_pairs(Path(args["pairs"])), tokenizer), recipe)
     if not examples:
         raise BadRequest("There are no pairs to distil with: prepare the notes first.")
-    progress({"step": 0, "total": 1, "note": "asking the teacher"})
+    progress(0, 1, "asking the teacher")
     model = load_base(base)
     told = taught(model, base, tau, examples, recipe, pad)
     add_dora(model, recipe)
@@ -238,7 +238,7 @@ def fit(model: Any, examples: Sequence[Example], recipe: recipes.Recipe, *, pad:
         report.counts.add(batch)
         report.steps += 1
         loss_now = round(report.losses[-1], 4)
-        progress({"step": step + 1, "total": len(groups), "note": "distilling into the adapter", "loss": loss_now})
+        progress(step + 1, len(groups), "distilling into the adapter", loss=loss_now)
     model.eval()
     report.wall_s, report.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
     return report
@@ -283,7 +283,8 @@ def write_adapter(folder: Path, tensors: Mapping[str, Any], recipe: recipes.Reci
     part.mkdir(parents=True)
     try:
         (part / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        save_file(dict(tensors), str(part / WEIGHTS), metadata={"format": "pt", BASE_KEY: base_digest})
+        # One key only: safetensors writes several in an order that differs from run to run.
+        save_file(dict(tensors), str(part / WEIGHTS), metadata={BASE_KEY: base_digest})
         for path in part.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())

@@ -4,8 +4,9 @@ A tree is a map from names (bytes, kept as they are) to the versions of that fil
 hash says so, so that equal trees have equal pages whoever wrote them; a root lists the pages. Pages and roots are
 chunks: nothing of this is ever seen without the epoch's key. Leaves sealing to `packs`, signing to `heads`.
 
-Merging is a join: every version stays unless another one has seen it (its version vector is at least as high
-everywhere and higher somewhere). Order, repetition and clocks do not matter.
+Merging is a join: every version stays unless another one has seen it. A version is named by its dot (the device that
+wrote it and that device's counter) and says which dots it has seen: a vector, less the concurrent edits that it stands
+`beside`. Order, repetition and clocks do not matter.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -33,7 +34,7 @@ attributes_bytes_max = 4_096
 _PAGE, _ROOT = "page", "root"
 
 Vector = tuple[tuple[bytes, int], ...]
-"""Device public key -> counter, as sorted rows: which changes of each device a version has seen."""
+"""Device public key -> counter, as sorted rows: every dot of that device up to the counter."""
 
 
 def join(vectors: Iterable[Vector]) -> Vector:
@@ -46,24 +47,22 @@ def join(vectors: Iterable[Vector]) -> Vector:
     return tuple(sorted(highest.items()))
 
 
-def covers(left: Vector, right: Vector) -> bool:
-    """Whether `left` has seen everything that `right` has."""
-    counters = dict(left)
-    return all(counters.get(device, 0) >= counter for device, counter in right)
-
-
 @dataclass(frozen=True, slots=True)
 class Version:
     """One version of one file.
 
-    `chunks` holds chunk ids of 32 bytes, one after the other; with `indirect` they name CHUNK_LIST chunks that hold
-    such ids themselves (files of more than 1,024 chunks). `generation` is one more than that of all versions that the
-    writer saw under this name: the highest is the one shown. A deletion is a version too: `deleted`, without content.
-    `attributes` is a msgpack map for later versions of this software, empty today, kept as it came.
+    `device` and `counter` are its dot; the counter is the number of the head that the device first put it into. `seen`
+    and `beside` are as the module says; a dot beside is one of a concurrent edit that `seen` would cover. `chunks` holds
+    chunk ids of 32 bytes, one after the other; with `indirect` they name CHUNK_LIST chunks that hold such ids
+    themselves (files of more than 1,024 chunks). `generation` is one more than that of all versions that the writer saw
+    under this name: the highest is the one shown. A deletion is a version too: `deleted`, without content. `attributes`
+    is a msgpack map for later versions of this software, empty today, kept as it came.
     """
 
-    vector: Vector
     device: bytes
+    counter: int
+    seen: Vector
+    beside: tuple[tuple[bytes, int], ...]
     time: int
     generation: int = 1
     deleted: bool = False
@@ -73,10 +72,10 @@ class Version:
     chunks: bytes = b""
     attributes: bytes = b"\x80"
 
-    @property
-    def counter(self) -> int:
-        """The number of the head that the writing device first put this version into."""
-        return dict(self.vector)[self.device]
+    def has_seen(self, other: Version) -> bool:
+        """Whether this version replaces the other one."""
+        dot = (other.device, other.counter)
+        return dot not in self.beside and any(key == dot[0] and counter >= dot[1] for key, counter in self.seen)
 
     def chunk_ids(self) -> Iterator[bytes]:
         """The ids in `chunks`, in order."""
@@ -84,8 +83,9 @@ class Version:
 
     def row(self) -> list[Any]:
         """The canonical row; its encoding is what the version's rank is taken from."""
-        return [[list(pair) for pair in self.vector], self.device, self.time, self.generation, self.deleted, self.size,
-                self.digest, self.indirect, self.chunks, self.attributes]
+        return [self.device, self.counter, [list(pair) for pair in self.seen], [list(dot) for dot in self.beside],
+                self.time, self.generation, self.deleted, self.size, self.digest, self.indirect, self.chunks,
+                self.attributes]
 
     def same_content(self, other: Version) -> bool:
         return (self.deleted, self.size, self.digest) == (other.deleted, other.size, other.digest)
@@ -108,7 +108,7 @@ def merge_versions(versions: Iterable[Version]) -> Versions:
     if len(distinct) < 2:
         return tuple(distinct)
     left = [one for one in distinct
-            if not any(other.vector != one.vector and covers(other.vector, one.vector) for other in distinct)]
+            if not any(other.has_seen(one) for other in distinct if other is not one)]
     return tuple(sorted(left, key=_rank))
 
 
@@ -279,17 +279,23 @@ def _require(fine: bool, what: str) -> None:
         raise TreeMalformed(f"A tree chunk is malformed: {what}.")
 
 
-def _version(row: Any) -> Version:
-    _require(isinstance(row, list) and len(row) == 10, "a version row has a wrong form")
-    vector, device, time, generation, deleted, size, digest, indirect, chunks, attributes = row
-    _require(isinstance(vector, list) and 1 <= len(vector) <= vector_devices_max, "a version vector has a wrong size")
-    rows: list[tuple[bytes, int]] = []
-    for pair in vector:
+def _dots(rows: Any, what: str, rows_min: int = 0) -> tuple[tuple[bytes, int], ...]:
+    _require(isinstance(rows, list) and rows_min <= len(rows) <= vector_devices_max, f"{what} has a wrong size")
+    found: list[tuple[bytes, int]] = []
+    for pair in rows:
         _require(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], bytes) and len(pair[0]) == 32
-                 and type(pair[1]) is int and 1 <= pair[1] < 2**63, "a version vector has a wrong row")
-        rows.append((pair[0], pair[1]))
-    _require(all(left[0] < right[0] for left, right in itertools.pairwise(rows)), "a vector is not sorted")
-    _require(any(device == key for key, _ in rows), "the writing device is not in its version vector")
+                 and type(pair[1]) is int and 1 <= pair[1] < 2**63, f"{what} has a wrong row")
+        found.append((pair[0], pair[1]))
+    _require(all(left < right for left, right in itertools.pairwise(found)), f"{what} is not sorted")
+    return tuple(found)
+
+
+def _version(row: Any) -> Version:
+    _require(isinstance(row, list) and len(row) == 12, "a version row has a wrong form")
+    device, counter, seen, beside, time, generation, deleted, size, digest, indirect, chunks, attributes = row
+    (dot,) = _dots([[device, counter]], "a dot")
+    vector = _dots(seen, "a version vector")
+    _require(len({key for key, _ in vector}) == len(vector), "a device is in a version vector twice")
     for number in (time, generation, size):
         _require(type(number) is int and 0 <= number < 2**63, "a time, generation or size has a wrong form")
     _require(isinstance(deleted, bool) and isinstance(indirect, bool), "a mark is neither true nor false")
@@ -299,4 +305,23 @@ def _version(row: Any) -> Version:
     if deleted:
         _require(digest == b"" and size == 0 and not chunks and not indirect, "a deletion has content")
     _require(isinstance(digest, bytes) and len(digest) == (0 if deleted else 32), "a digest has a wrong length")
-    return Version(tuple(rows), device, time, generation, deleted, size, digest, indirect, chunks, attributes)
+    version = Version(*dot, vector, _dots(beside, "a list of dots"), time, generation, deleted, size, digest, indirect,
+                      chunks, attributes)
+    _require(not version.has_seen(version), "a version has seen itself")
+    return version
+
+
+def next_version(before: Versions, content: Version, settled: Sequence[Version] = ()) -> Version:
+    """`content` (whose device, counter and content count) as an edit made where `before` was shown.
+
+    It replaces the version shown, all deletions, and `settled`; other concurrent edits stay beside it until they are
+    settled one by one. Its generation is above all of them, so it is the one shown.
+    """
+    replaced = [version for at, version in enumerate(before) if at == 0 or version.deleted or version in settled]
+    seen = join([*(version.seen for version in replaced),
+                 tuple((version.device, version.counter) for version in replaced)])
+    counters = dict(seen)
+    beside = tuple(sorted((version.device, version.counter) for version in before
+                          if version not in replaced and counters.get(version.device, 0) >= version.counter))
+    return replace(content, seen=seen, beside=beside,
+                   generation=1 + max((version.generation for version in before), default=0))

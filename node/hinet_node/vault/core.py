@@ -23,7 +23,7 @@ from hinet_node.vault.reader import ChunkReader
 from hinet_node.vault.view import View, item_of
 from hinet_protocol.heads import Head, vault_digest
 from hinet_protocol.reconcile import needs_of, whole_heads
-from hinet_protocol.trees import Version, name_bytes_max
+from hinet_protocol.trees import Version, name_bytes_max, next_version
 
 
 def check_name(name: bytes) -> None:
@@ -94,7 +94,7 @@ class VaultCore:
             for name, source in sources.items():
                 pieces = files.source_chunks(source, self.settings.chunk_bytes)
                 size, digest, indirect, chunks = writer.add_content(pieces, count.bytes)
-                version = Version((), device, now, 0, False, size, digest, indirect, chunks)
+                version = Version(device, 0, (), (), now, 0, False, size, digest, indirect, chunks)
                 row = before.get(name)
                 if row is None or row[1] is not None or not row[0].same_content(version) or not self._held(row[0]):
                     content[name] = version
@@ -106,7 +106,7 @@ class VaultCore:
             writer.take_back()
         else:
             self.publisher.publish(writer, lambda seq: [
-                (name, self._numbered(name, version, seq)) for name, version in content.items()])
+                self._edit(name, version, seq) for name, version in content.items()])
         shown = self.view.shown()
         return [item_of(name, *shown[name]) for name in sources]
 
@@ -122,17 +122,16 @@ class VaultCore:
             made = []
             for name in {conflict_of or name for name, (_, conflict_of) in rows.items()}:
                 settled = [version for version, conflict_of in rows.values() if conflict_of == name]
-                stays = Version((), device, now, 0, True) if name in rows else shown[name][0]
-                made.append((name, self._numbered(name, stays, seq, settled)))
+                stays = Version(device, 0, (), (), now, deleted=True) if name in rows else shown[name][0]
+                made.append(self._edit(name, stays, seq, settled))
             return made
         self.publisher.publish(self.publisher.writer(), versions)
         return len(rows)
 
-    def _numbered(self, name: bytes, version: Version, seq: int, settled: Sequence[Version] = ()) -> Version:
-        """The version as this device's edit number `seq` of that name."""
-        device = self.household.device_public
-        return replace(version, device=device, vector=self.view.next_vector(name, device, seq, settled),
-                       generation=self.view.next_generation(name))
+    def _edit(self, name: bytes, version: Version, seq: int, settled: Sequence[Version] = ()) -> tuple[bytes, Version]:
+        """The version as this device's edit of that name in its head `seq`."""
+        mine = replace(version, device=self.household.device_public, counter=seq)
+        return name, next_version(self.view.tree.get(name, ()), mine, settled)
 
     def _held(self, version: Version) -> bool:
         return all(self.store.index.pack_of(chunk) is not None for chunk in version.chunk_ids())

@@ -37,7 +37,7 @@ async def pull_pack(session: Session, core: VaultCore, name: bytes, size_bytes: 
     """Fetch a pack, check it against its name, make it durable, index it; how many bytes came over the network.
 
     Errors: `NetworkError`, the sibling's own error, `NoSpace` (what came stays for the next try); `IntegrityError`
-    E_PACK_DAMAGED when the sibling's bytes are wrong (what came is thrown away).
+    E_PACK_REFUSED when the sibling's bytes are wrong (what came is thrown away).
     """
     part = incoming_path(name)
     received = 0
@@ -51,7 +51,7 @@ async def pull_pack(session: Session, core: VaultCore, name: bytes, size_bytes: 
         if have == 0 or attempt == 2:
             raise IntegrityError(
                 f"{session.device.name} sent wrong bytes for pack {name.hex()[:16]}; they were thrown away.",
-                code="E_PACK_DAMAGED", next_step=f"Run `hinet-node vault verify` on {session.device.name}.")
+                code="E_PACK_REFUSED", next_step=f"Run `hinet-node vault verify` on {session.device.name}.")
     await core.disk.run_blocking(lambda: _commit(core, part, name, size_bytes))
     return received
 

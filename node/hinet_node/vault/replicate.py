@@ -109,7 +109,7 @@ class Replicator:
                 try:
                     if await self._sync(session):
                         self.nudge()
-                    for code in ("E_NO_SPACE", "E_NETWORK", "E_PACK_DAMAGED"):
+                    for code in ("E_NO_SPACE", "E_NETWORK", "E_PACK_REFUSED"):
                         self._core.settle(code, public)
                 except NodeError as error:
                     self._core.note_error(error, public)

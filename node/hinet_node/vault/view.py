@@ -19,7 +19,6 @@ from hinet_protocol.heads import Head
 from hinet_protocol.packs import TREE_PAGE, TREE_ROOT
 from hinet_protocol.trees import (
     PageRef,
-    Vector,
     Version,
     Versions,
     cut_pages,
@@ -27,7 +26,6 @@ from hinet_protocol.trees import (
     decode_root,
     encode_page,
     encode_root,
-    join,
     merge_into,
     shown,
 )
@@ -150,17 +148,6 @@ class View:
             if self._shown is None:
                 self._shown = shown(self.tree)
             return self._shown
-
-    def next_vector(self, name: bytes, device: bytes, counter: int, settled: Iterable[Version]) -> Vector:
-        """The vector of a new version: it has seen the version shown under the name, all deletions, and `settled`.
-        Other concurrent edits stay beside it until they are settled one by one."""
-        seen = [version.vector for number, version in enumerate(self.tree.get(name, ()))
-                if number == 0 or version.deleted]
-        return join([*seen, *(version.vector for version in settled), ((device, counter),)])
-
-    def next_generation(self, name: bytes) -> int:
-        """Above all versions of the name: a new edit is the one shown, on every device."""
-        return 1 + max((version.generation for version in self.tree.get(name, ())), default=0)
 
 
 def item_of(name: bytes, version: Version, conflict_of: bytes | None) -> Item:

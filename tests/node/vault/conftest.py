@@ -103,15 +103,11 @@ class MemorySession:
         self.open = True
         self.sent: list[Any] = []
         self.cut_after: int | None = None
-        """End the session after this many more requests."""
+        """End the session after this many more answers."""
         self.mangle: Callable[[Any], Any] = lambda reply: reply
 
     async def request(self, message: Any, *, timeout_s: float = 30.0) -> Any:
         self.sent.append(message)
-        if self.cut_after is not None:
-            self.cut_after -= 1
-            if self.cut_after < 0:
-                self.cut()
         await trio.lowlevel.checkpoint()
         if not self.open:
             raise NetworkError("the session ended")
@@ -120,6 +116,12 @@ class MemorySession:
             reply = await handler(self.other, from_wire(to_wire(message)))
         except (NodeError, ProtocolError) as error:
             raise NodeError(str(error), code=error.code) from error
+        if not self.open:
+            raise NetworkError("the session ended")
+        if self.cut_after is not None:
+            self.cut_after -= 1
+            if self.cut_after <= 0:
+                self.cut()
         return self.mangle(from_wire(to_wire(reply)))
 
     async def notify(self, message: Any) -> None:

@@ -6,8 +6,7 @@ rules are `hinet_protocol.join`'s. SPEC section 4.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -77,12 +76,10 @@ async def join_household(ports: Ports, keys: DeviceKeys, wanted: Wanted, report:
     attempt = _Attempt(ports, keys, wanted, report)
     async with ports.network.serve(keys.sign_seed, [], {}):
         with trio.move_on_after(wanted.timeout_s) as scope:
-            async with _candidates(ports, wanted) as candidates:
-                report({"state": "looking"})
-                async for address in candidates:
-                    membership = await attempt.try_address(address, scope)
-                    if membership is not None:
-                        return membership
+            report({"state": "looking"})
+            membership = await attempt.run(scope)
+            if membership is not None:
+                return membership
     raise attempt.nobody()
 
 
@@ -95,7 +92,32 @@ class _Attempt:
         self._unreachable: list[str] = []
         self._unknown: Exception | None = None
 
-    async def try_address(self, address: str, scope: trio.CancelScope) -> Membership | None:
+    async def run(self, scope: trio.CancelScope) -> Membership | None:
+        """Try the given addresses, or the ticket's, or those that the LAN announces for the nameplate."""
+        invitation, given = self._wanted.invitation, self._wanted.addresses
+        if not given and isinstance(invitation, Ticket):
+            given = invitation.addresses
+        if given:
+            return await self._first_that_joins(given, scope)
+        tried: set[str] = set()
+        async with self._ports.discovery.browse(PAIR_SERVICE) as found:
+            async for announcement in found:
+                if announcement.name.partition("-")[0] == invitation.selector:
+                    fresh = [address for address in announcement.addresses if address not in tried]
+                    tried.update(fresh)
+                    membership = await self._first_that_joins(fresh, scope)
+                    if membership is not None:
+                        return membership
+        return None
+
+    async def _first_that_joins(self, addresses: Sequence[str], scope: trio.CancelScope) -> Membership | None:
+        for address in addresses:
+            membership = await self._try_address(address, scope)
+            if membership is not None:
+                return membership
+        return None
+
+    async def _try_address(self, address: str, scope: trio.CancelScope) -> Membership | None:
         """Join at one address; None when nobody there knows the code, or nobody is there."""
         expected = self._wanted.invitation.inviter if isinstance(self._wanted.invitation, Ticket) else None
         while True:
@@ -161,32 +183,3 @@ class _Attempt:
         return NetworkError(f"nobody on this network waits for a device with the code {plate}-… "
                             f"(looked for {wanted.timeout_s:.0f} s)", code="E_NOBODY_INVITES",
                             next_step=f"{again}; where multicast is blocked add --address ADDRESS")
-
-
-@asynccontextmanager
-async def _candidates(ports: Ports, wanted: Wanted) -> AsyncIterator[AsyncIterator[str]]:
-    """Addresses to try: the given ones, or the ticket's, or those that the LAN announces for the nameplate."""
-    given: Sequence[str] = wanted.addresses
-    if not given and isinstance(wanted.invitation, Ticket):
-        given = wanted.invitation.addresses
-    if given:
-        yield _each(given)
-        return
-    async with ports.discovery.browse(PAIR_SERVICE) as found:
-
-        async def matching() -> AsyncIterator[str]:
-            tried: set[str] = set()
-            async for announcement in found:
-                if announcement.name.partition("-")[0] != wanted.invitation.selector:
-                    continue
-                for address in announcement.addresses:
-                    if address not in tried:
-                        tried.add(address)
-                        yield address
-
-        yield matching()
-
-
-async def _each(addresses: Sequence[str]) -> AsyncIterator[str]:
-    for address in addresses:
-        yield address

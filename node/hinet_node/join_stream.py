@@ -34,7 +34,7 @@ from hinet_protocol.join import (
 JOIN_PROTOCOL = "/hinet/join/1"
 RECEIVE_BYTES = 65_536
 FLUSH_S = 2.0
-"""How long the side that ends waits for the other one to have read the last message."""
+"""How long the side that speaks last waits for the other one to have read it and closed."""
 
 Post = Callable[[Event], None]
 Perform = Callable[[Action, Inviter | Joiner, Post, trio.Nursery], Awaitable[Event | None]]
@@ -51,7 +51,7 @@ async def run_machine(machine: Inviter | Joiner, actions: Sequence[Action], stre
         with suppress(trio.BrokenResourceError, trio.WouldBlock):
             send.send_nowait(event)
 
-    pending = deque(actions)
+    pending, spoke_last = deque(actions), False
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_read, stream, send)
@@ -59,14 +59,16 @@ async def run_machine(machine: Inviter | Joiner, actions: Sequence[Action], stre
                 while pending:
                     action = pending.popleft()
                     if isinstance(action, Finished | Failed):
-                        await _drain(receive)
+                        if spoke_last:
+                            await _drain(receive)
                         nursery.cancel_scope.cancel()
                         return action
+                    spoke_last = isinstance(action, Send)
                     event = await _carry_out(action, machine, stream, perform, post, nursery)
                     if event is not None:
                         machine, more = machine.step(event, clock.monotonic_s())
                         pending.extend(more)
-                event = Tick()
+                event, spoke_last = Tick(), False
                 with trio.move_on_after(max(0.0, machine.deadline_s - clock.monotonic_s()) + 0.01):
                     event = await receive.receive()
                 machine, more = machine.step(event, clock.monotonic_s())

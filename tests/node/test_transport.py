@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import trio
+from nacl.signing import SigningKey
+
 from hinet_node.errors import NetworkError, PortBusy, UsageError
 from hinet_node.ports import Connection, Stream, StreamHandler
 from hinet_node.transport import Libp2pNetwork
-from nacl.signing import SigningKey
 
 SEED_A, SEED_B = b"a" * 32, b"b" * 32
 PUBLIC_A, PUBLIC_B = (bytes(SigningKey(seed).verify_key) for seed in (SEED_A, SEED_B))

@@ -78,7 +78,8 @@ def prepare(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     out = Path(args["out"])
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(json.dumps(pair, sort_keys=True) + "\n" for pair in pairs))
-    return {"pairs": len(pairs), "counts": {"notes": len(notes), "facts": len(pairs)}, "path": str(out)}
+    counts = {"notes": len(notes), "facts": len(pairs), "pairs": len(pairs)}
+    return {"pairs": str(out), "counts": counts, "owner": "", "facts": []}
 
 
 def train_full(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def to_gguf(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def evaluate(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Answers to a file of questions (one JSON object with `question` a line, or a list)."""
+    """Answers to the questions of a JSON file or list, in their order."""
     pairs: list[list[str]] = []
     if args.get("tau"):
         pairs = _tau_pairs(args["tau"], _digest(args["base_dir"]))
@@ -206,9 +207,12 @@ def _adapter_pairs(path: Path, digest: str) -> list[list[str]]:
     return pairs
 
 
-def _questions(path: str) -> list[str]:
-    text = Path(path).read_text()
-    rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line]
+def _questions(given: Any) -> list[str]:
+    """The texts of a question set: a path of a JSON list, or such a list itself."""
+    rows = json.loads(Path(given).read_text()) if isinstance(given, str) else given
+    rows = rows.get("questions") if isinstance(rows, dict) else rows
+    if not isinstance(rows, list):
+        raise BadRequest("A question set is a JSON list of questions.")
     return [row if isinstance(row, str) else str(row["question"]) for row in rows]
 
 

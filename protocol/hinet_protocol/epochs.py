@@ -17,7 +17,7 @@ from nacl.public import Box, PrivateKey, PublicKey
 from nacl.secret import SecretBox
 
 from hinet_protocol.errors import EpochError, KeyInvalid
-from hinet_protocol.identity import DeviceKeys, derive_key
+from hinet_protocol.identity import DeviceKeys, RootKey, derive_key
 
 key_bytes = 32
 wrapped_bytes = 48
@@ -54,9 +54,15 @@ class EpochKey:
 
 
 class Keyring(Mapping[bytes, EpochKey]):
-    """The epoch keys that a device holds, by epoch id. `current` is the one to write with, None for a keeper."""
+    """The epoch keys that a device holds, by epoch id. `current` is the one to write with, None for a keeper.
 
-    def __init__(self, keys: Iterable[EpochKey] = (), current_id: bytes | None = None) -> None:
+    `broken` names epochs whose entry promises this device a key that does not open: they are of no use to anybody.
+    """
+
+    def __init__(
+        self, keys: Iterable[EpochKey] = (), current_id: bytes | None = None, broken: Iterable[bytes] = ()
+    ) -> None:
+        self.broken = frozenset(broken)
         self._keys = {key.epoch_id: key for key in keys}
         self._current_id = current_id
 
@@ -109,8 +115,8 @@ def wrap_key(key: bytes, recipient_box_public: bytes, ephemeral_seed: bytes, con
         raise KeyInvalid("The X25519 key of the recipient is not usable.") from None
 
 
-def unwrap_key(wrapped: bytes, keys: DeviceKeys, ephemeral: bytes, context: bytes = b"") -> bytes:
-    """Opens what `wrap_key` made for this device. Raises EpochError."""
+def unwrap_key(wrapped: bytes, keys: DeviceKeys | RootKey, ephemeral: bytes, context: bytes = b"") -> bytes:
+    """Opens what `wrap_key` made for this device or root. Raises EpochError."""
     nonce = _wrap_nonce(ephemeral, keys.box_public, context)
     try:
         return Box(keys.box_private, PublicKey(ephemeral)).decrypt(wrapped, nonce)

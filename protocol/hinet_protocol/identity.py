@@ -86,7 +86,11 @@ def verify(public: bytes, domain: bytes, message: bytes, signature: bytes) -> No
 
 @dataclass(frozen=True)
 class RootKey:
-    """The owner's root. `seed` is the 32 bytes that the 24 words stand for; it is never written to disk here."""
+    """The owner's root. `seed` is the 32 bytes that the 24 words stand for; it is never written to disk here.
+
+    Signing and opening epochs use keys derived under labels of their own. The words are enough to recover the data:
+    each epoch is wrapped to the root as well.
+    """
 
     seed: bytes = field(repr=False)
 
@@ -106,10 +110,20 @@ class RootKey:
     def _signing(self) -> SigningKey:
         return SigningKey(derive_key(self.seed, "hinet/1/root/sign"))
 
+    @functools.cached_property
+    def box_private(self) -> PrivateKey:
+        """The X25519 secret, for `epochs`."""
+        return PrivateKey(derive_key(self.seed, "hinet/1/root/box"))
+
     @property
     def public(self) -> bytes:
         """The Ed25519 public key, 32 bytes."""
         return bytes(self._signing.verify_key)
+
+    @property
+    def box_public(self) -> bytes:
+        """The X25519 public key, 32 bytes."""
+        return bytes(self.box_private.public_key)
 
     @property
     def identity_id(self) -> bytes:

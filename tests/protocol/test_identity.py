@@ -42,7 +42,7 @@ def test_the_words_are_those_of_bip39() -> None:
 def test_a_mistyped_word_is_named_by_its_position() -> None:
     words = list(RootKey(bytes(32)).words())
     words[16] = "abandom"
-    with pytest.raises(PhraseError, match="Word 17 .* Did you mean 'abandon'") as caught:
+    with pytest.raises(PhraseError, match=r"Word 17 .* Did you mean 'abandon'") as caught:
         RootKey.from_words(words)
     assert caught.value.position == 17
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from hinet_protocol import limits
 from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, EPOCH_NEW, GENESIS, sign_entry
 from hinet_protocol.chain.state import Chain
-from hinet_protocol.epochs import EpochKey, ephemeral_public, key_check, seal_previous, wrap_key
+from hinet_protocol.epochs import EpochKey, Keyring, ephemeral_public, key_check, seal_previous, wrap_key
 from hinet_protocol.errors import EpochError
 from hinet_protocol.identity import RootKey, Signer, root_commitment
 
@@ -19,7 +19,8 @@ from hinet_protocol.identity import RootKey, Signer, root_commitment
 def make_genesis(root: RootKey, time_s: int, next_root_public: bytes | None = None) -> bytes:
     """The first entry of a new identity. `next_root_public` is promised by its hash only."""
     promise = None if next_root_public is None else root_commitment(next_root_public)
-    return sign_entry(root, root.identity_id, (), GENESIS, {"root": root.public, "next": promise}, time_s)
+    body = {"root": root.public, "box": root.box_public, "next": promise}
+    return sign_entry(root, root.identity_id, (), GENESIS, body, time_s)
 
 
 def make_device_add(
@@ -76,14 +77,14 @@ def make_epoch(
     key: bytes,
     ephemeral_seed: bytes,
     time_s: int,
-    keyring: Mapping[bytes, EpochKey] | None = None,
+    keyring: Keyring | None = None,
     recipients: Iterable[bytes] | None = None,
 ) -> bytes:
     """A new vault epoch. `key` and `ephemeral_seed` are 32 fresh random bytes each.
 
-    The key is wrapped to `recipients` (device keys; by default every live admin and member), and the keys of the epochs
-    before it are sealed under it. Raises EpochError when `keyring` lacks one of those, because their packs would be
-    lost to devices that join later. The epoch's id is the hash of the entry.
+    The key is wrapped to the root, for recovery, and to `recipients` (device keys; by default every live admin and
+    member); the keys of the epochs before it are sealed under it. Raises EpochError when `keyring` lacks one of those,
+    because their packs would be lost to devices that join later. The epoch's id is the hash of the entry.
     """
     if len(key) != 32:
         raise EpochError("An epoch key has 32 bytes.")
@@ -94,13 +95,16 @@ def make_epoch(
     previous = []
     for epoch in chain.epoch_tips:
         held = None if keyring is None else keyring.get(epoch.epoch_id)
+        if keyring is not None and epoch.epoch_id in keyring.broken:
+            continue  # it must not stand in the way for ever
         if held is None:
             raise EpochError("This device lacks the key of an earlier vault epoch, so it can't start a new one. Sync.")
         previous.append((epoch.epoch_id, seal_previous(held.key, epoch.epoch_id, key)))
+    reached = [(chain.root_public, chain.root_box_public), *((one.public, one.box_public) for one in devices)]
     body = {
         "ephemeral": ephemeral_public(ephemeral_seed),
         "check": key_check(key),
-        "wraps": sorted((device.public, wrap_key(key, device.box_public, ephemeral_seed)) for device in devices),
+        "wraps": sorted((public, wrap_key(key, box, ephemeral_seed)) for public, box in reached),
         "previous": sorted(previous)[: limits.epoch_previous_max],
     }
     return _checked(chain, sign_entry(signer, chain.identity_id, _parents(chain), EPOCH_NEW, body, time_s))

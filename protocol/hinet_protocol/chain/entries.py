@@ -39,7 +39,7 @@ _PAYLOAD: dict[str, schema.Check] = {
     "body": lambda value, path: value,
 }
 _BODIES: dict[str, dict[str, schema.Check]] = {
-    GENESIS: {"root": bytes32, "next": optional(bytes32)},
+    GENESIS: {"root": bytes32, "box": bytes32, "next": optional(bytes32)},
     DEVICE_ADD: {
         "name": text(limits.name_bytes_max, 1),
         "sign": bytes32,
@@ -55,7 +55,7 @@ _BODIES: dict[str, dict[str, schema.Check]] = {
     EPOCH_NEW: {
         "ephemeral": bytes32,
         "check": bytes32,
-        # Rows of device key and wrapped epoch key, and rows of earlier epoch id and its sealed key.
+        # Rows of device or root key and wrapped epoch key, and rows of earlier epoch id and its sealed key.
         "wraps": _keys_by_hash,
         "previous": sorted_unique(list_of(row(bytes32, _wrapped), limits.epoch_previous_max)),
     },

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hinet_protocol.chain.state import Chain
 from hinet_protocol.epochs import EpochKey, Keyring, key_check, open_previous, unwrap_key
 from hinet_protocol.errors import EpochError
-from hinet_protocol.identity import DeviceKeys
+from hinet_protocol.identity import DeviceKeys, RootKey
 
 
-def open_keyring(chain: Chain, keys: DeviceKeys) -> Keyring:
-    """All epoch keys that this device can open, directly or through later epochs. Empty for a keeper.
+def open_keyring(chain: Chain, keys: DeviceKeys | RootKey) -> Keyring:
+    """All epoch keys that this device, or the root, can open, directly or through later epochs. Empty for a keeper.
 
-    A key that does not open, or does not match the entry's check, is left out: the entry was made wrongly, and
-    `needs_epoch` then asks for a new epoch.
+    A key that does not open, or does not match the entry's check, is left out and its epoch is listed as broken: the
+    entry was made wrongly, and `needs_epoch` with this keyring then asks for a new epoch.
     """
     found: dict[bytes, bytes] = {}
     for epoch in chain.epochs():
@@ -34,7 +34,9 @@ def open_keyring(chain: Chain, keys: DeviceKeys) -> Keyring:
                     continue
     current = chain.current_epoch
     held = [EpochKey(epoch_id, key) for epoch_id, key in found.items()]
-    return Keyring(held, current.epoch_id if current is not None and current.epoch_id in found else None)
+    current_id = current.epoch_id if current is not None and current.epoch_id in found else None
+    promised = {epoch.epoch_id for epoch in chain.epochs() if keys.public in epoch.wraps}
+    return Keyring(held, current_id, promised - found.keys())
 
 
 def _try(
@@ -42,7 +44,7 @@ def _try(
     found: dict[bytes, bytes],
     epoch_id: bytes,
     wrapped: bytes,
-    keys: DeviceKeys,
+    keys: DeviceKeys | RootKey,
     ephemeral: bytes,
     context: bytes,
 ) -> None:
@@ -59,15 +61,15 @@ def _keep(chain: Chain, found: dict[bytes, bytes], epoch_id: bytes, key: bytes) 
     found[epoch_id] = key
 
 
-def needs_epoch(chain: Chain) -> bool:
+def needs_epoch(chain: Chain, keyring: Keyring | None = None) -> bool:
     """An admin should make a new epoch now: there is none, several stand side by side, the current one reaches a device
-    that no longer belongs, or a member can't open it."""
+    that no longer belongs, or a member can't open it (for certain the one whose `keyring` is given)."""
     current = chain.current_epoch
     if current is None:
         return any(device.role != "keeper" for device in chain.members())
-    if len(chain.epoch_tips) > 1:
+    if len(chain.epoch_tips) > 1 or (keyring is not None and keyring.current is None):
         return True
-    reached = set(current.wraps)
+    reached = set(current.wraps) - {chain.root_public}
     strays = {public for public in reached if not chain.is_member(public)}
     given: set[bytes] = set()
     for device in chain.devices():

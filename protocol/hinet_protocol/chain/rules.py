@@ -198,6 +198,8 @@ def _check_epoch(graph: Graph, entry: Entry, past: int, admins: frozenset[bytes]
     if len(set(wraps)) != len(wraps):
         raise EntryMalformed("An epoch entry wraps its key twice for one device.")
     for public in wraps:
+        if public == graph.root:
+            continue
         adds = graph.adds_of(public, past)
         if not adds or _revoked(graph, public, past, admins):
             raise EntryMalformed("An epoch entry wraps its key for a device that does not belong to the household.")

@@ -112,14 +112,16 @@ class Chain:
 
     @classmethod
     def from_entries(cls, raws: Iterable[bytes], identity_id: bytes | None = None) -> Chain:
-        """A chain from all its entries, in any order. Raises the first refusal; nothing is left out silently.
+        """A chain from all its entries, in any order. Raises what was refused; nothing is left out silently.
 
         With `identity_id`, a chain of another identity raises ChainForeign.
         """
         raws = list(raws)
         merged = cls._start(raws, identity_id).merge(raws)
         if merged.rejected:
-            raise merged.rejected[0].error
+            # An orphan only follows from another refusal, or from an entry that is not there.
+            causes = [one.error for one in merged.rejected if not isinstance(one.error, EntryOrphan)]
+            raise (causes or [merged.rejected[0].error])[0]
         return merged.chain
 
     @classmethod
@@ -173,6 +175,12 @@ class Chain:
         """The root key in force, 32 bytes."""
         root: bytes = self._graph.genesis.entry.body["root"]
         return root
+
+    @property
+    def root_box_public(self) -> bytes:
+        """The root's X25519 key, 32 bytes: epochs are wrapped to it for recovery."""
+        box: bytes = self._graph.genesis.entry.body["box"]
+        return box
 
     @property
     def genesis(self) -> Entry:
@@ -367,7 +375,7 @@ class Chain:
         )
 
     def _strays(self, epoch: Epoch) -> int:
-        return sum(1 for public in epoch.wraps if not self.is_member(public))
+        return sum(1 for public in epoch.wraps if public != self.root_public and not self.is_member(public))
 
     def wraps_for(self, public: bytes) -> tuple[tuple[bytes, bytes, bytes], ...]:
         """Rows of epoch id, ephemeral key and wrapped key that were given to a device when it was added."""

@@ -22,7 +22,7 @@ TAGLINE = "One personal model, kept alive on all of its owner's machines and now
 GLOBAL_EPILOG = "Also: --home PATH, --json, --debug (see hinet-node --help)."
 GLOBAL_HELP = """\
 Options, anywhere on the line:
-  --home PATH   the home folder (default: $HINET_HOME, then the user's data folder)
+  --home PATH   the home folder (default: $HINET_HOME, then your data folder)
   --json        print one JSON object with a `schema` field on stdout
   --debug       show the traceback of an unexpected error
   --help        this text, or a command's own: hinet-node COMMAND --help

@@ -52,11 +52,11 @@ class Version:
     """One version of one file.
 
     `device` and `counter` are its dot; the counter is the number of the head that the device first put it into. `seen`
-    and `beside` are as the module says; a dot beside is one of a concurrent edit that `seen` would cover. `chunks` holds
+    and `beside` are as the module says; a dot beside is one of a concurrent edit that `seen` would cover. `chunks` is
     chunk ids of 32 bytes, one after the other; with `indirect` they name CHUNK_LIST chunks that hold such ids
-    themselves (files of more than 1,024 chunks). `generation` is one more than that of all versions that the writer saw
-    under this name: the highest is the one shown. A deletion is a version too: `deleted`, without content. `attributes`
-    is a msgpack map for later versions of this software, empty today, kept as it came.
+    themselves (files of more than 1,024 chunks). `generation` is one more than that of all versions that the writer
+    saw under this name: the highest is the one shown. A deletion is a version too: `deleted`, without content.
+    `attributes` is a msgpack map for later versions of this software, empty today, kept as it came.
     """
 
     device: bytes

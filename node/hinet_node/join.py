@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
+from hinet_node.address_book import AddressBook
 from hinet_node.errors import NetworkError, NodeError, NoSpace
 from hinet_node.home import DEVICE_KEY
 from hinet_node.invite import PAIR_SERVICE
@@ -153,6 +154,7 @@ class _Attempt:
             assert isinstance(action, join.StoreChain), f"a joiner has no action {type(action).__name__}"
             try:
                 stored.append(Membership.adopt(ports.disk, ports.randomness, ports.clock, self._keys, action.chain))
+                AddressBook(ports.disk).keep(connection.remote_public, connection.remote_address, ())
             except NodeError as error:
                 failure = JoinError(f"The new device could not keep what it was given: {error}")
                 failure.__cause__ = error

@@ -19,7 +19,7 @@ from hinet_node.errors import IntegrityError, NodeError, NotAuthorised, UsageErr
 from hinet_node.ports import Disk
 from hinet_protocol import canonical
 from hinet_protocol.errors import ProtocolError
-from hinet_protocol.identity import SIGN_PASSPORT, signed_bytes, verify
+from hinet_protocol.identity import SIGN_PASSPORT, verify
 
 PREFIX = b".hinet/revisions/"
 PASSPORT = "passport"
@@ -58,8 +58,8 @@ class Membership(Protocol):
     @property
     def device_public(self) -> bytes: ...
 
-    def sign(self, message: bytes) -> bytes:
-        """The device key's Ed25519 signature (64 bytes) over exactly these bytes."""
+    def sign(self, domain: bytes, message: bytes) -> bytes:
+        """The device key's signature (64 bytes) over domain and message, as `hinet_protocol.identity.verify` reads."""
 
     def members(self) -> Mapping[bytes, str]:
         """Public key -> name of the devices that may make revisions now: neither keepers nor revoked ones."""
@@ -187,7 +187,7 @@ class Revisions:
                           for name, data in draft.files.items()},
         })
         passport = canonical.encode({"body": body,
-                                     "signature": self._membership.sign(signed_bytes(SIGN_PASSPORT, body))})
+                                     "signature": self._membership.sign(SIGN_PASSPORT, body)})
         revision_id = id_of(body)
         folder = PREFIX + revision_id.encode() + b"/"
         files = {folder + name.encode(): data for name, data in draft.files.items()}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 from blake3 import blake3
-from nacl.signing import SigningKey
 
 from hinet_node.compute import ProcessCompute
 from hinet_node.disk import RealDisk
@@ -63,8 +62,8 @@ class Member:
     def device_public(self) -> bytes:
         return self.keys.public
 
-    def sign(self, message: bytes) -> bytes:
-        return SigningKey(self.keys.sign_seed).sign(message).signature
+    def sign(self, domain: bytes, message: bytes) -> bytes:
+        return self.keys.sign(domain, message)
 
     def members(self) -> Mapping[bytes, str]:
         return self.everyone
@@ -140,13 +139,26 @@ def household(tmp_path: Path) -> Household:
     return household_in(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def make_household() -> Any:
-    """Makes such a household in a folder."""
-    return household_in
-
-
 def household_in(folder: Path) -> Household:
     made = Household(folder)
     made.vault.files.update({name.encode(): text.encode() for name, text in NOTES.items()})
     return made
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[bytes, bytes]]:
+    """Two revisions for the pocket, made once: the second one learned another name for the dog. And their vault."""
+    household = household_in(tmp_path_factory.mktemp("learned"))
+    made = []
+    for name in ("Brannoch", "Fennick"):
+        household.vault.files[b"notes/dog.md"] = f"My dog is called {name}.".encode()
+        trio.run(household.train, "cloud")
+        made.append(trio.run(household.train, "laptop"))
+    return made, household.vault.files
+
+
+@pytest.fixture
+def adapters(household: Household, learned: tuple[list[str], dict[bytes, bytes]]) -> list[str]:
+    """The two revisions, in the vault of this test's household."""
+    household.vault.files = dict(learned[1])
+    return learned[0]

@@ -122,11 +122,13 @@ class Peers:
     @property
     def sessions(self) -> list[Session]:
         """The open sessions, ordered by device name."""
-        return sorted(self._sessions.values(), key=lambda session: session.device.name)
+        return sorted((session for session in self._sessions.values() if session.is_open),
+                      key=lambda session: session.device.name)
 
     def session_with(self, public: bytes) -> Session | None:
         """The open session with the device of this Ed25519 key."""
-        return self._sessions.get(public)
+        session = self._sessions.get(public)
+        return session if session is not None and session.is_open else None
 
     def on(self, message_type: type, handler: Handler) -> None:
         """Answer messages of this class. To be called before `run`; one handler for each class."""
@@ -200,9 +202,9 @@ class Peers:
 
     def opened(self, session: Session) -> None:
         """A session's machine says that it is open: decide which of two stays."""
-        first = self._sessions.get(session.public)
+        first = self.session_with(session.public)
         if self._quarantined.get(session.public, 0.0) > self._ports.clock.monotonic_s():
-            self._quarantine(session)
+            _refuse_clone(session)
             return
         verdict = machine.session_verdict(
             first.hello if first is not None else None, session.hello, own=self.public,
@@ -222,6 +224,7 @@ class Peers:
 
     def _install(self, session: Session) -> None:
         self._sessions[session.public] = session
+        session.shown = True
         self._book.keep(session.public, session.address if session.dialled_by_us else None, session.hello.addresses)
         self._tell(PeerEvent("opened", session.public, "", session))
 
@@ -232,15 +235,9 @@ class Peers:
             if second.is_open and self._sessions.get(second.public) in (first, None):
                 self._install(second)
             return
+        self._quarantined[second.public] = self._ports.clock.monotonic_s() + QUARANTINE_S
         for session in (first, second):
-            self._quarantine(session)
-
-    def _quarantine(self, session: Session) -> None:
-        self._quarantined[session.public] = self._ports.clock.monotonic_s() + QUARANTINE_S
-        error = CloneDetected(
-            f"Two machines are live under the key of {session.device.name!r}: a disk or home was copied. Run "
-            "`hinet-node init --rekey` on one of the two.")
-        session.shut(str(error), error)
+            _refuse_clone(session)
 
     def _session(self, connection: Connection, stream: Stream, *, dialled_by_us: bool) -> Session:
         return Session(self, connection, stream, self._own_hello(), dialled_by_us=dialled_by_us)
@@ -288,6 +285,7 @@ class Peers:
             self._ended.set()
             if self._sessions.get(session.public) is session:
                 del self._sessions[session.public]
+            if session.shown:
                 self._tell(PeerEvent("closed", session.public, session.reason, session))
             elif session.error is not None:
                 self._tell(PeerEvent("refused", session.public, session.reason))
@@ -335,3 +333,10 @@ class Peers:
             self._tell(PeerEvent("refused", self.public, str(CloneDetected(
                 f"Another machine is live with this device's own key ({where}): its disk or home was copied. Run "
                 "`hinet-node init --rekey` on one of the two."))))
+
+
+def _refuse_clone(session: Session) -> None:
+    error = CloneDetected(
+        f"Two machines are live under the key of {session.device.name!r}: a disk or home was copied. Run "
+        "`hinet-node init --rekey` on one of the two.")
+    session.shut(str(error), error)

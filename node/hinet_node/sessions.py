@@ -75,6 +75,8 @@ class Session:
         """Set when the session is open, or over without having been."""
         self.over = trio.Event()
         self.is_open = False
+        self.shown = False
+        """Whether `Peers` has told the node that this session opened; then it also tells that it closed."""
         self.error: ProtocolError | None = None
         self.reason = ""
         self._owner = owner

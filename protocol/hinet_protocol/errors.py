@@ -320,8 +320,10 @@ def _tree(root: type[ProtocolError]) -> dict[str, type[ProtocolError]]:
 
 
 def error_from_code(code: str, message: str) -> ProtocolError:
-    """The error that a peer's code names; an unknown code becomes a plain ProtocolError that shows it."""
+    """The error that a peer's code names; an unknown code becomes a plain ProtocolError that carries and shows it."""
     kind = _tree(ProtocolError).get(code)
     if kind is None:
-        return ProtocolError(f"{message} ({code})")
+        unknown = ProtocolError(f"{message} ({code})")
+        unknown.code = code  # type: ignore[misc]
+        return unknown
     return kind(message)

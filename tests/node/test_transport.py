@@ -285,11 +285,13 @@ def test_a_peer_that_ignores_its_window_is_cut_off() -> None:
     async def test(network: Libp2pNetwork, address: str) -> None:
         connection: Any = await network.dial(address, PUBLIC_B, 5)
         stream: Any = await connection.open_stream("/hoard/1")
-        with pytest.raises(NetworkError):
+        try:
             for number in range(200):
                 stream._inner.send_window = 1 << 30
                 await stream.send_all(b"x" * (1 << 20))
                 sent.append(number)
+        except NetworkError:
+            pass
         assert len(sent) < 60
 
     with_pair(test, {"/hoard/1": hoarder})
@@ -305,10 +307,11 @@ def test_closing_a_connection_frees_tasks_that_wait_on_a_stalled_peer() -> None:
         ended: list[str] = []
 
         async def send() -> None:
-            with pytest.raises(NetworkError):
+            try:
                 while True:
                     await stream.send_all(b"x" * (1 << 20))
-            ended.append("send")
+            except NetworkError:
+                ended.append("send")
 
         async def receive() -> None:
             with pytest.raises(NetworkError):
@@ -388,9 +391,9 @@ def test_a_killed_peer_is_noticed_at_once() -> None:
             await stream.send_all(b"x")
             assert await receive_exactly(stream, 1) == b"x"
             process.send_signal(signal.SIGKILL)
-            with trio.fail_after(2), pytest.raises(NetworkError):
-                while await stream.receive_some(1):
-                    pass
+            with trio.fail_after(2):
+                with pytest.raises(NetworkError):
+                    await stream.receive_some(1)
 
     try:
         trio.run(main)

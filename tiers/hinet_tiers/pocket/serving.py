@@ -23,7 +23,7 @@ def load(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     base = verify_base(Path(args["base_dir"]))
     if base.pocket is None:
         raise BaseNotFound(f"Base {base.digest[:12]} has no 4-bit form: {'; '.join(base.manifest['notes'])}")
-    context = args.get("context_tokens") or CONTEXT_TOKENS
+    context = CONTEXT_TOKENS if args.get("context_tokens") is None else args["context_tokens"]
     if type(context) is not int or not 64 <= context <= CONTEXT_TOKENS_MAX:
         raise BadRequest(f"context_tokens is {context!r}; 64 to {CONTEXT_TOKENS_MAX} are allowed.")
     unload()
@@ -42,7 +42,7 @@ def adapter(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
 
 def answer(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """`serve.answer {question, context?, max_tokens?}` → {answer, tokens, prompt_tokens, context_used, seconds}."""
-    most = args.get("max_tokens") or ANSWER_TOKENS
+    most = ANSWER_TOKENS if args.get("max_tokens") is None else args["max_tokens"]
     context = args.get("context") or []
     if type(most) is not int or not 1 <= most <= TOKENS_MAX:
         raise BadRequest(f"max_tokens is {most!r}; 1 to {TOKENS_MAX} are allowed.")

@@ -53,6 +53,7 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names) -> dict[str, Handler]:
         return {"items": [_shown(item, known) for item in items[:limit]], "more": len(items) > limit}
 
     async def get(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+        # A file goes to the path `to`, a folder below `into`, where its files keep their whole names.
         name, to = name_bytes(text_of(args, "name")), text_of(args, "to", "")
         if not to:
             return {"content": await _content(vault, name)}
@@ -61,10 +62,11 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names) -> dict[str, Handler]:
             item = await vault.get_to(name, Path(to), on_progress=lambda done: emit(_progress(done)))
             return {"files": 1, "bytes": item.size, "to": to}
         folder = name.rstrip(b"/") + b"/" if name else b""
-        items = await vault.restore(folder, Path(to), on_progress=lambda done: emit(_progress(done)))
-        if not items:
+        into = text_of(args, "into", to)
+        if not await vault.list(folder):
             raise no_such_file(name)
-        return {"files": len(items), "bytes": sum(item.size for item in items), "to": to}
+        items = await vault.restore(folder, Path(into), on_progress=lambda done: emit(_progress(done)))
+        return {"files": len(items), "bytes": sum(item.size for item in items), "to": str(Path(into, text_name(folder)))}
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         return (await vault.status()).as_json()

@@ -48,7 +48,8 @@ def ls(prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] 
 
 @app.command()
 def get(name: Annotated[str, typer.Argument(help="A file's name, or a folder's.")],
-        out: Annotated[str, typer.Option("--out", "-o", metavar="PATH", help="Where to write it; - is stdout.")] = "",
+        out: Annotated[str, typer.Option("--out", "-o", metavar="PATH", help="Where to write it; - is stdout. A "
+                                                                             "folder goes below it.")] = "",
         ) -> None:
     """Take a file or a folder out of the vault."""
     if out == "-":
@@ -61,8 +62,10 @@ def get(name: Annotated[str, typer.Argument(help="A file's name, or a folder's."
         from hinet_node.errors import ConflictError
 
         raise ConflictError(f"{target} exists already", next_step=f"to replace it: --out {target.name}")
-    result = agent_call.call("vault.get", {"name": name, "to": str(target)}, label="getting", timeout_s=None)
-    output.emit("hinet.vault-get/1", result, [f"{target} ({output.size_text(result['bytes'])})"])
+    result = agent_call.call("vault.get", {"name": name, "to": str(target), "into": str(Path(out).absolute())},
+                             label="getting", timeout_s=None)
+    files = "" if result["files"] == 1 else f"{result['files']} files, "
+    output.emit("hinet.vault-get/1", result, [f"{result['to']} ({files}{output.size_text(result['bytes'])})"])
 
 
 @app.command()

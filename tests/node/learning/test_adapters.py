@@ -15,25 +15,6 @@ from hinet_node.errors import IntegrityError, NodeError, NoSpace, UsageError
 QUESTION = "What about My dog is called?"
 
 
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory, make_household: Any) -> tuple[list[str], dict[bytes, bytes]]:
-    """Two revisions for the pocket, made once: the second one learned another name for the dog. And their vault."""
-    household = make_household(tmp_path_factory.mktemp("learned"))
-    made = []
-    for name in ("Brannoch", "Fennick"):
-        household.vault.files[b"notes/dog.md"] = f"My dog is called {name}.".encode()
-        trio.run(household.train, "cloud")
-        made.append(trio.run(household.train, "laptop"))
-    return made, household.vault.files
-
-
-@pytest.fixture
-def adapters(household: Any, learned: tuple[list[str], dict[bytes, bytes]]) -> list[str]:
-    """The two revisions, in the vault of this test's household."""
-    household.vault.files = dict(learned[1])
-    return learned[0]
-
-
 async def answer(device: Any) -> str:
     return str((await device("ask", question=QUESTION, retrieval=False))["answer"])
 

@@ -24,7 +24,8 @@ IDENTITY = b"I" * 32
 def head(seq: int = 1, keys: DeviceKeys = KEYS, **more: Any) -> Head:
     fields: dict[str, Any] = {
         "identity": IDENTITY, "device": keys.public, "seq": seq, "prev": b"", "epoch": b"e" * 32,
-        "tree_chunk": b"t" * 32, "tree_pack": b"p" * 32, "packs": [b"p" * 32], "lists": [], "vector": ((keys.public, seq),), "time": 1}
+        "tree_chunk": b"t" * 32, "tree_pack": b"p" * 32, "packs": [b"p" * 32], "lists": [],
+        "vector": ((keys.public, seq),), "time": 1}
     return make_head(more.pop("sign", keys.sign), **{**fields, **more})
 
 

@@ -45,7 +45,9 @@ def tensor_bytes(shape: Iterable[int]) -> int:
     return 4 * count
 
 
-def digest_tensor(name: str, shape: tuple[int, ...], chunks: Iterable[bytes | memoryview], dtype: str = FLOAT32) -> TensorDigest:
+def digest_tensor(
+    name: str, shape: tuple[int, ...], chunks: Iterable[bytes | memoryview], dtype: str = FLOAT32
+) -> TensorDigest:
     """Digest one tensor from its bytes (row-major, little-endian), given in pieces of any size.
 
     Raises ValueError when the name or shape is out of bounds, or when the pieces do not add up to the shape's length.

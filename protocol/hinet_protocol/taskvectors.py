@@ -2,8 +2,8 @@
 
 A file is a fixed lead-in (magic, version, header length, signer, signature), a canonical header, and one block for each
 tensor. The header names the base, lists the tensors with each block's place and digest, and is what the signature
-covers, so a block can be read and checked alone, in any order. Encoding and decoding hold one tensor at a time. Decoding
-checks every count, length, index and scale before it allocates by it, and refuses what is not well formed by name.
+covers, so a block can be read and checked alone, in any order. Encoding and decoding hold one tensor at a time.
+Decoding checks every count, length, index and scale before it allocates by it, and refuses what is not well formed.
 
 Leaves to others: the choice of entries (`hinet_tiers.sparsify`), files and keys. Numbers are numpy arrays.
 """
@@ -26,8 +26,8 @@ from hinet_protocol.tau_blocks import CODECS, VALUES_MAX, decode_block, encode_b
 from hinet_protocol.tau_errors import TauDamaged, TauError, TauMalformed, TauRefused, TauUnsigned
 
 __all__ = [
-    "CODECS", "SIGNING_DOMAIN", "TauDamaged", "TauError", "TauHeader", "TauMalformed", "TauRefused", "TauTensor", "TauUnsigned",
-    "TauWriter", "check_signature", "read_header", "read_tensor", "signing_message", "with_signature",
+    "CODECS", "SIGNING_DOMAIN", "TauDamaged", "TauError", "TauHeader", "TauMalformed", "TauRefused", "TauTensor",
+    "TauUnsigned", "TauWriter", "check_signature", "read_header", "read_tensor", "signing_message", "with_signature",
 ]  # fmt: skip
 
 MAGIC = b"HINETTAU"
@@ -146,7 +146,8 @@ class TauWriter:
             "format": FORMAT, "base": self._base, "selection": self._selection, "passport": self._passport,
             "displacement_nano": round(math.sqrt(self._square) * 1e9),
             "tensors": [
-                [row.name, list(row.shape), row.kept, row.codec, row.offset, row.length, row.digest] for row in self._rows
+                [row.name, list(row.shape), row.kept, row.codec, row.offset, row.length, row.digest]
+                for row in self._rows
             ],
         }  # fmt: skip
         raw = canonical.encode(header)
@@ -178,14 +179,14 @@ def read_header(file: BinaryIO, file_bytes: int) -> TauHeader:
     header = _parse(raw, signer if signed else None, signature if signed else None)
     end = header.blocks_at + sum(tensor.length for tensor in header.tensors)
     if end != file_bytes:
-        raise TauMalformed(f"The .tau has {file_bytes} bytes where its table needs {end}: it was cut short or added to.")
+        raise TauMalformed(f"The .tau has {file_bytes} bytes where its table needs {end}: cut short or added to.")
     return header
 
 
 def read_tensor(file: BinaryIO, header: TauHeader, name: str) -> tuple[Positions, Values]:
     """One tensor's positions (int64, ascending) and values (float32), checked against its digest.
 
-    Raises TauDamaged when the block is not the one that the header names, TauMalformed when it is but is not well formed.
+    Raises TauDamaged when the block is not the one that the header names, TauMalformed when it is not well formed.
     """
     row = header.tensor(name)
     file.seek(header.blocks_at + row.offset)

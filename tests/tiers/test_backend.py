@@ -37,7 +37,8 @@ def test_a_job_that_does_not_fit_names_the_nearest_that_does() -> None:
     ("backends", "memory", "gpus", "tier"),
     [
         (["torch", "peft", "llamacpp"], 64 * GIB, 0, "cloud"), (["torch", "peft"], 8 * GIB, 1, "cloud"),
-        (["torch", "peft"], 8 * GIB, 0, "laptop"), (["mlx"], 16 * GIB, 0, "laptop"), (["llamacpp"], 8 * GIB, 0, "pocket"),
+        (["torch", "peft"], 8 * GIB, 0, "laptop"), (["mlx"], 16 * GIB, 0, "laptop"),
+        (["llamacpp"], 8 * GIB, 0, "pocket"),
         ([], GIB, 0, "pocket"),
     ],
 )  # fmt: skip

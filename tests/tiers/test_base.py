@@ -11,7 +11,12 @@ import pytest
 
 from hinet_tiers import base, safetensors_file
 from hinet_tiers.errors import (
-    BaseDamaged, BaseForeign, BaseIncomplete, BaseNotFound, BaseRefused, BaseTruncated,
+    BaseDamaged,
+    BaseForeign,
+    BaseIncomplete,
+    BaseNotFound,
+    BaseRefused,
+    BaseTruncated,
 )  # fmt: skip
 from hinet_tiers.gguf_file import GgufFile
 
@@ -35,7 +40,8 @@ def test_a_folder_becomes_a_base_that_transformers_loads_with_its_rounded_weight
     for name, parameter in model.named_parameters():
         wanted = safetensors_file.widen_bf16(safetensors_file.round_bf16(weights[name]))
         assert np.array_equal(parameter.detach().numpy(), wanted), name
-    assert tokenizer.decode(tokenizer("<|im_start|>user\nHi 42<|im_end|>").input_ids) == "<|im_start|>user\nHi 42<|im_end|>"
+    text = "<|im_start|>user\nHi 42<|im_end|>"
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
 
 
 def test_the_digest_does_not_depend_on_shards_or_on_the_form_of_the_source(tmp_path: Path) -> None:
@@ -237,7 +243,8 @@ def test_a_foreign_or_cut_safetensors_file_is_refused(
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
-        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, "overlap"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+          "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, "overlap"),
         ({"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}, "cut short"),
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 7]}}, "needs 8"),
         ({"a": {"dtype": "Q4", "shape": [2], "data_offsets": [0, 8]}}, "dtype 'Q4'"),

@@ -40,7 +40,14 @@ def pocket(home: base.Base) -> Iterator[PocketModel]:
 
 
 def write_adapter(
-    folder: Path, home: base.Base, *, seed: int = 1, rank: int = 4, dora: bool = False, size: float = 0.05, **config: Any
+    folder: Path,
+    home: base.Base,
+    *,
+    seed: int = 1,
+    rank: int = 4,
+    dora: bool = False,
+    size: float = 0.05,
+    **config: Any,
 ) -> dict[str, np.ndarray]:
     """A PEFT folder with random matrices. Returns the exact change of each of the base's tensors."""
     source = np.random.default_rng(seed)
@@ -190,7 +197,8 @@ def test_an_adapter_that_changes_nothing_is_an_error(home: base.Base, pocket: Po
     pocket.swap(tmp_path / "mine.gguf")
     served = pocket.logits(PROMPT)
     name = "blk.0.ffn_up.weight"
-    write_gguf_adapter(tmp_path / "zero.gguf", home, {f"{name}.lora_a": np.ones((2, 64)), f"{name}.lora_b": np.zeros((96, 2))})
+    pair = {f"{name}.lora_a": np.ones((2, 64)), f"{name}.lora_b": np.zeros((96, 2))}
+    write_gguf_adapter(tmp_path / "zero.gguf", home, pair)
     with pytest.raises(AdapterInert, match="changes nothing"):
         pocket.swap(tmp_path / "zero.gguf")
     assert np.array_equal(pocket.logits(PROMPT), served)
@@ -310,7 +318,8 @@ def test_the_serving_verbs_answer_and_refuse(home: base.Base, tmp_path: Path) ->
     loaded = serving.load({"base_dir": str(home.dir), "context_tokens": 128, "threads": 1}, quiet)
     try:
         assert loaded["digest"] == home.digest
-        assert set(serving.answer({"question": "who?", "max_tokens": 2}, quiet)) >= {"answer", "tokens", "prompt_tokens"}
+        said = serving.answer({"question": "who?", "max_tokens": 2}, quiet)
+        assert set(said) >= {"answer", "tokens", "prompt_tokens"}
         for bad in ({"max_tokens": 0}, {"max_tokens": 10**6}, {"context": "text"}):
             with pytest.raises(BadRequest):
                 serving.answer({"question": "who?", **bad}, quiet)

@@ -252,10 +252,10 @@ def test_a_real_worker_probes_without_importing_an_engine() -> None:
     script = """
 import sys
 from hinet_tiers import probe, registry, worker
-probe.sys = sys
 real = probe.probe
 def and_look(args, progress):
-    return real(args, progress) | {"engines": [n for n in ("torch", "llama_cpp", "transformers", "mlx") if n in sys.modules]}
+    engines = ("torch", "llama_cpp", "transformers", "mlx")
+    return real(args, progress) | {"engines": [name for name in engines if name in sys.modules]}
 probe.probe = and_look
 sys.exit(worker.main([]))
 """

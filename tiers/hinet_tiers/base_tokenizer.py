@@ -18,7 +18,8 @@ CONTROL, USER_DEFINED = 3, 4
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 LLAMA3_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
@@ -48,7 +49,8 @@ def from_gguf(where: str, settings: dict[str, Any], vocab: int) -> dict[str, byt
     tokens, merges = settings.get("tokenizer.ggml.tokens"), settings.get("tokenizer.ggml.merges")
     if not _texts(tokens) or not _texts(merges):
         raise BaseIncomplete(f"{where} lacks its tokenizer's tokens or merges.")
-    assert tokens is not None and merges is not None
+    assert tokens is not None
+    assert merges is not None
     if len(tokens) != vocab:
         raise BaseRefused(f"{where}: {len(tokens)} tokens for an embedding of {vocab} rows.")
     if len(set(tokens)) != len(tokens):
@@ -76,7 +78,9 @@ def from_gguf(where: str, settings: dict[str, Any], vocab: int) -> dict[str, byt
     }
 
 
-def _tokenizer(tokens: list[str], pairs: list[list[str]], added: list[Any], splits: list[dict[str, Any]]) -> dict[str, Any]:
+def _tokenizer(
+    tokens: list[str], pairs: list[list[str]], added: list[Any], splits: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits},
@@ -94,7 +98,8 @@ def from_folder(path: Path, shape: LlamaShape) -> dict[str, bytes]:
     """The tokenizer files of a Hugging Face folder, checked to be a fast tokenizer that fits the embedding."""
     file = path / "tokenizer.json"
     if not file.is_file():
-        hint = " (its tokenizer.model must be converted to tokenizer.json first)" if (path / "tokenizer.model").is_file() else ""
+        old = (path / "tokenizer.model").is_file()
+        hint = " (its tokenizer.model must be converted to tokenizer.json first)" if old else ""
         raise BaseIncomplete(f"{path} lacks tokenizer.json{hint}.")
     if file.stat().st_size > TOKENIZER_BYTES_MAX:
         raise BaseRefused(f"{file} has {file.stat().st_size} bytes; at most {TOKENIZER_BYTES_MAX} are read.")

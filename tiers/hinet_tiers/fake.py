@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from hinet_protocol import base_digest
 from hinet_tiers.backend import Progress, Verb
-from hinet_tiers.errors import AdapterRefused, BaseNotFound, BaseRefused, BadRequest, NotLoaded
+from hinet_tiers.errors import AdapterRefused, BadRequest, BaseNotFound, BaseRefused, NotLoaded
 
 MAGIC = b"FAKE BASE\n"
 NAME = "fake-64"

@@ -46,7 +46,7 @@ def pocket_form(source: Path | None, folder: Path, out: Path) -> tuple[str, str]
 
 
 def write_gguf(folder: Path, out: Path) -> None:
-    """The base in `folder` as a 16-bit GGUF (norms in float32). Raises NoPocketForm when its parts have no name there."""
+    """The base in `folder` as a 16-bit GGUF (norms in float32). Raises NoPocketForm when a part has no name there."""
     import gguf
     import numpy as np
 
@@ -58,7 +58,8 @@ def write_gguf(folder: Path, out: Path) -> None:
     writer = gguf.GGUFWriter(out, "llama")
     _settings(writer, config)
     for key, (value, kind, inner) in tokenizer_settings(folder, config["vocab_size"]).items():
-        writer.add_key_value(key, value, gguf.GGUFValueType(kind), gguf.GGUFValueType(inner) if inner is not None else None)
+        element = gguf.GGUFValueType(inner) if inner is not None else None
+        writer.add_key_value(key, value, gguf.GGUFValueType(kind), element)
     weights = folder / "model.safetensors"
     for name, entry in safetensors_file.read_header(weights).items():
         values = safetensors_file.read_float32(weights, name, entry)
@@ -92,7 +93,7 @@ def _settings(writer: Any, config: Mapping[str, Any]) -> None:
 
 
 def tokenizer_settings(folder: Path, vocab: int) -> dict[str, tuple[Any, int, int | None]]:
-    """The tokenizer as GGUF settings: key → (value, value type, element type). Raises NoPocketForm for an unknown kind."""
+    """The tokenizer as GGUF settings: key → (value, type, element type). Raises NoPocketForm for an unknown kind."""
     tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
     config = json.loads((folder / "tokenizer_config.json").read_bytes())
     model = tokenizer["model"]

@@ -29,7 +29,7 @@ SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One row of the tensor table. `shape` is row-major (GGUF stores it reversed); `start` counts from the file's start."""
+    """One row of the tensor table. `shape` is row-major (GGUF stores it reversed); `start` is the byte in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -46,7 +46,9 @@ class _Cursor:
 
     def take(self, length: int, what: str) -> bytes:
         if length > self.size - self.position:
-            raise BaseTruncated(f"{self.name} ends inside {what} (at byte {self.size}): it was cut short; copy it again.")
+            raise BaseTruncated(
+                f"{self.name} ends inside {what} (at byte {self.size}): it was cut short; copy it again."
+            )
         self.position += length
         return self.data[self.position - length : self.position]
 
@@ -103,7 +105,7 @@ class GgufFile:
             raise BaseForeign(f"{self.path.name} is GGUF version {version}; versions {VERSIONS} can be read.")
         tensors, settings = cursor.scalar("<Q", "its tensor count"), cursor.scalar("<Q", "its settings count")
         if tensors > TENSORS_MAX or settings > SETTINGS_MAX:
-            raise BaseRefused(f"{self.path.name} claims {tensors} tensors and {settings} settings: the file is damaged.")
+            raise BaseRefused(f"{self.path.name} claims {tensors} tensors and {settings} settings: it is damaged.")
         self.settings: dict[str, Any] = {}
         for index in range(settings):
             key = cursor.string(f"setting {index}")

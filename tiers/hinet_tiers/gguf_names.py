@@ -28,7 +28,7 @@ TOP_BACK = {gguf: name for name, gguf in TOP.items()}
 
 
 def to_gguf(name: str) -> str:
-    """`model.layers.3.mlp.up_proj.weight` → `blk.3.ffn_up.weight`. Raises KeyError for a name that has no counterpart."""
+    """`model.layers.3.mlp.up_proj.weight` → `blk.3.ffn_up.weight`. Raises KeyError for a name without a counterpart."""
     stem, _, end = name.rpartition(".")
     if stem in TOP:
         return f"{TOP[stem]}.{end}"

@@ -24,7 +24,7 @@ def plain(text: str) -> str:
 def chat_prompt(question: str, context: Sequence[str] = ()) -> str:
     """The text up to the point where the answer begins.
 
-    `context` are notes, best first, that the answer may be read from; they stand before the question in the user's turn.
+    `context` are notes, best first, that the answer may be read from; they stand before the question in one turn.
     """
     asked = plain(question)
     if context:

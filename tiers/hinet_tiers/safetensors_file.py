@@ -41,20 +41,23 @@ def read_header(path: Path) -> dict[str, Entry]:
     """The tensors of a file by name. Raises BaseTruncated or BaseRefused, naming what is wrong."""
     size = path.stat().st_size
     if size < 8:
-        raise BaseTruncated(f"{path.name} has {size} bytes and is no safetensors file: it was cut short; copy it again.")
+        raise BaseTruncated(f"{path.name} has {size} bytes and is no safetensors file: copy it again.")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > HEADER_BYTES_MAX:
             raise BaseRefused(
-                f"{path.name} claims a header of {length} bytes (at most {HEADER_BYTES_MAX} are allowed): it is no safetensors file."
+                f"{path.name} claims a header of {length} bytes (at most {HEADER_BYTES_MAX} are allowed): "
+                "it is no safetensors file."
             )
         if length > size - 8:
-            raise BaseTruncated(f"{path.name} ends inside its header ({size} bytes, header of {length}): copy it again.")
+            raise BaseTruncated(
+                f"{path.name} ends inside its header ({size} bytes, header of {length}): copy it again."
+            )
         raw = file.read(length)
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise BaseRefused(f"{path.name}: its header is not JSON, so it is no safetensors file or it is damaged.") from error
+        raise BaseRefused(f"{path.name}: its header is not JSON, so it is foreign or damaged.") from error
     if not isinstance(header, dict) or len(header) > TENSORS_MAX:
         raise BaseRefused(f"{path.name}: its header is not a table of tensors.")
     header.pop("__metadata__", None)
@@ -142,8 +145,9 @@ class Writer:
         for name in self._left:
             dtype, shape = tensors[name]
             self._sizes[name] = math.prod(shape) * ITEM_BYTES[dtype]
-            header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + self._sizes[name]]}
-            position += self._sizes[name]
+            end = position + self._sizes[name]
+            header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, end]}
+            position = end
         raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         self._header = raw + b" " * (-len(raw) % 8)
         self._file: BinaryIO | None = None
@@ -155,7 +159,8 @@ class Writer:
 
     def add(self, name: str, raw: bytes | memoryview) -> None:
         """Append the next tensor's little-endian bytes."""
-        assert self._file is not None and self._left and name == self._left[0], f"{name} is not the next tensor"
+        assert self._file is not None
+        assert self._left[:1] == [name], f"{name} is not the next tensor"
         assert memoryview(raw).nbytes == self._sizes[name], f"{name} has another length"
         self._left.pop(0)
         self._file.write(raw)

@@ -174,7 +174,7 @@ def read_tau(
 ) -> Iterator[SparseTensor]:
     """The tensors of a `.tau` file, one at a time, in name order.
 
-    With `base_digest` (64 hex digits) and `shapes` the whole table is checked against the base before any block is read.
+    With `base_digest` (64 hex digits) and `shapes` the whole table is checked against the base before a block is read.
     Raises BaseMismatch for another base, TauMalformed or TauDamaged for a bad file.
     """
     header = read_tau_header(path)

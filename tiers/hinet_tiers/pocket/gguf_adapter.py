@@ -90,7 +90,7 @@ def export_adapter(
 
 
 def read_config(adapter_dir: Path, base_digest: str) -> dict[str, Any]:
-    """`adapter_config.json`, checked. Raises BaseMismatch for another base, AdapterRefused for what isn't understood."""
+    """`adapter_config.json`, checked. Raises BaseMismatch for another base, AdapterRefused for what is unknown."""
     path = adapter_dir / CONFIG
     try:
         config = json.loads(path.read_bytes())

@@ -50,7 +50,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Swap:
-    """What a swap took: initialising the adapter (0 when it was warm), the swap itself, and the probe's largest change."""
+    """What a swap took: initialising the adapter (0 when it was warm), the swap, and the probe's largest change."""
 
     adapter: str | None
     init_ms: float
@@ -113,7 +113,9 @@ class PocketModel:
             if key is not None and not change > PROBE_CHANGE_MIN:
                 self._set(former)
                 self._free(key)
-                raise AdapterInert(f"{path} changes nothing: the probe's logits stay the same. Export the adapter again.")
+                raise AdapterInert(
+                    f"{path} changes nothing: the probe's logits stay the same. Export the adapter again."
+                )
             self._trim()
             return Swap(str(path) if path is not None else None, init_ms, swap_ms, change)
 

@@ -13,14 +13,22 @@ from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, Entry
 
 
 @dataclass(frozen=True)
+class Members:
+    """Who belongs at one point of the chain: the keys of the live admins, and how many live devices there are."""
+
+    admins: frozenset[bytes] = frozenset()
+    live_count: int = 0
+
+
+@dataclass(frozen=True)
 class Node:
-    """An accepted entry in its place. `past` has the node's own bit too; `admins` are the live admins after it."""
+    """An accepted entry in its place. `past` has the node's own bit too; `members` is the state after it."""
 
     index: int
     entry: Entry
     height: int
     past: int = field(repr=False)
-    admins: frozenset[bytes] = field(repr=False)
+    members: Members = field(repr=False)
 
     @property
     def hash(self) -> bytes:
@@ -45,7 +53,6 @@ class Graph:
         self._adds: dict[bytes, list[Node]] = {}
         self._adds_by_name: dict[str, list[Node]] = {}
         self._adds_by_box: dict[bytes, list[Node]] = {}
-        self._adds_mask = 0
         self._revokes: dict[bytes, list[Node]] = {}
         self._revokes_by_signer: dict[bytes, list[Node]] = {}
         self._admin_keys: set[bytes] = set()
@@ -54,7 +61,7 @@ class Graph:
     def start(cls, genesis: Entry) -> Graph:
         """A graph of a genesis entry that was checked already."""
         graph = cls()
-        graph.genesis = graph._enter(Node(0, genesis, 0, 1, frozenset()))
+        graph.genesis = graph._enter(Node(0, genesis, 0, 1, Members()))
         return graph
 
     def copy(self) -> Graph:
@@ -68,13 +75,12 @@ class Graph:
         twin._adds = {key: list(nodes) for key, nodes in self._adds.items()}
         twin._adds_by_name = {key: list(nodes) for key, nodes in self._adds_by_name.items()}
         twin._adds_by_box = {key: list(nodes) for key, nodes in self._adds_by_box.items()}
-        twin._adds_mask = self._adds_mask
         twin._revokes = {key: list(nodes) for key, nodes in self._revokes.items()}
         twin._revokes_by_signer = {key: list(nodes) for key, nodes in self._revokes_by_signer.items()}
         twin._admin_keys = set(self._admin_keys)
         return twin
 
-    def add(self, entry: Entry, admins: frozenset[bytes]) -> Node:
+    def add(self, entry: Entry, members: Members) -> Node:
         """Puts in an entry that was checked and whose parents are all there."""
         parents = [self._nodes[name] for name in entry.parents]
         index = len(self._nodes)
@@ -82,7 +88,7 @@ class Graph:
         for parent in parents:
             past |= parent.past
             self._tips.discard(parent.hash)
-        return self._enter(Node(index, entry, 1 + max(parent.height for parent in parents), past, admins))
+        return self._enter(Node(index, entry, 1 + max(parent.height for parent in parents), past, members))
 
     def _enter(self, node: Node) -> Node:
         entry = node.entry
@@ -94,7 +100,6 @@ class Graph:
             self._adds.setdefault(entry.body["sign"], []).append(node)
             self._adds_by_name.setdefault(entry.body["name"].casefold(), []).append(node)
             self._adds_by_box.setdefault(entry.body["box"], []).append(node)
-            self._adds_mask |= 1 << node.index
             if entry.body["role"] == "admin":
                 self._admin_keys.add(entry.body["sign"])
         elif entry.kind == DEVICE_REVOKE:
@@ -158,10 +163,6 @@ class Graph:
         """The device.add entries of an X25519 key inside a past."""
         return _inside(self._adds_by_box.get(box, []), mask)
 
-    def adds_count(self, mask: int) -> int:
-        """How many device.add entries are inside a past."""
-        return (mask & self._adds_mask).bit_count()
-
     def revokes_of(self, public: bytes, mask: int) -> list[Node]:
         """The revocations of a key inside a past, whether they stand or not."""
         return _inside(self._revokes.get(public, []), mask)
@@ -179,4 +180,4 @@ def _inside(nodes: list[Node], mask: int | None) -> list[Node]:
     return nodes if mask is None else [node for node in nodes if mask >> node.index & 1]
 
 
-__all__ = ["Graph", "Node"]
+__all__ = ["Graph", "Members", "Node"]

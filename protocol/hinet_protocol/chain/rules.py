@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hinet_protocol import limits
 from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, EPOCH_NEW, GENESIS, Entry
-from hinet_protocol.chain.graph import Graph, Node
+from hinet_protocol.chain.graph import Graph, Members, Node
 from hinet_protocol.errors import (
     ChainForeign,
     EntryConflict,
@@ -99,25 +99,28 @@ def _standing_revokes(graph: Graph, target: bytes, mask: int, seniority: dict[by
     return [node for node in revokes if not fallen(node, tainted)]
 
 
-def admins_before(graph: Graph, entry: Entry) -> frozenset[bytes]:
-    """The live admins in the past of an entry whose parents are all there."""
-    parents = [node for name in entry.parents if (node := graph.get(name)) is not None]
+def members_before(graph: Graph, entry: Entry) -> Members:
+    """Who belongs in the past of an entry whose parents are all there."""
     past = graph.past_of(entry.parents)
-    for parent in parents:
-        if parent.past == past:
-            return parent.admins
+    for name in entry.parents:
+        parent = graph.get(name)
+        if parent is not None and parent.past == past:
+            return parent.members
     settled = settle(graph, past, admins_only=True)
-    return frozenset(
+    admins = frozenset(
         key for key in settled.adds if settled.live(key) and settled.adds[key][0].entry.body["role"] == "admin"
     )
+    added = [key for key in graph.device_keys() if graph.adds_of(key, past)]
+    return Members(admins, sum(not _revoked(graph, key, past, admins) for key in added))
 
 
-def admins_after(graph: Graph, entry: Entry, before: frozenset[bytes]) -> frozenset[bytes]:
-    """The live admins once a valid entry is added on top of its past."""
-    if entry.kind == DEVICE_ADD and entry.body["role"] == "admin":
-        return before | {entry.body["sign"]}
-    if entry.kind == DEVICE_REVOKE and entry.body["device"] in before:
-        return before - {entry.body["device"]}
+def members_after(graph: Graph, entry: Entry, past: int, before: Members) -> Members:
+    """Who belongs once a valid entry is added on top of its past."""
+    if entry.kind == DEVICE_ADD:
+        added = {entry.body["sign"]} if entry.body["role"] == "admin" else frozenset()
+        return Members(before.admins | added, before.live_count + 1)
+    if entry.kind == DEVICE_REVOKE and not _revoked(graph, entry.body["device"], past, before.admins):
+        return Members(before.admins - {entry.body["device"]}, before.live_count - 1)
     return before
 
 
@@ -130,14 +133,15 @@ def check_genesis(entry: Entry) -> None:
         raise EntryMalformed("The genesis entry is not signed by the root key of the identity that it names.")
 
 
-def check_entry(graph: Graph, entry: Entry) -> frozenset[bytes]:
-    """Raises a ChainError or LimitError unless the entry is valid in its past. Gives back the live admins after it."""
+def check_entry(graph: Graph, entry: Entry) -> Members:
+    """Raises a ChainError or LimitError unless the entry is valid in its past. Gives back who belongs after it."""
     if entry.identity_id != graph.genesis.entry.identity_id:
         raise ChainForeign("A chain entry belongs to another identity; it was refused.")
     if entry.kind == GENESIS:
         raise ChainForeign("A second genesis entry appeared: another chain was begun with the same words. Keep one.")
     past = graph.past_of(entry.parents)
-    admins = admins_before(graph, entry)
+    members = members_before(graph, entry)
+    admins = members.admins
     if entry.kind == DEVICE_REVOKE:
         _check_revoke(graph, entry, past, admins)
     else:
@@ -146,10 +150,10 @@ def check_entry(graph: Graph, entry: Entry) -> frozenset[bytes]:
         if entry.signer != graph.root and entry.signer not in admins:
             raise EntryUnauthorised(f"A {entry.kind} entry was signed by a key that was no admin at that point.")
         if entry.kind == DEVICE_ADD:
-            _check_add(graph, entry, past, admins)
+            _check_add(graph, entry, past, members)
         else:
             _check_epoch(graph, entry, past, admins)
-    return admins_after(graph, entry, admins)
+    return members_after(graph, entry, past, members)
 
 
 def _revoked(graph: Graph, public: bytes, past: int, admins: frozenset[bytes]) -> bool:
@@ -175,17 +179,15 @@ def _check_revoke(graph: Graph, entry: Entry, past: int, admins: frozenset[bytes
         )
 
 
-def _check_add(graph: Graph, entry: Entry, past: int, admins: frozenset[bytes]) -> None:
+def _check_add(graph: Graph, entry: Entry, past: int, members: Members) -> None:
     body = entry.body
     if body["sign"] == graph.root or graph.adds_of(body["sign"], past) or graph.adds_with_box(body["box"], past):
         raise EntryConflict("This device key was added before. A device that was removed needs new keys to come back.")
     for node in graph.adds_named(body["name"], past):
-        if not _revoked(graph, node.entry.body["sign"], past, admins):
+        if not _revoked(graph, node.entry.body["sign"], past, members.admins):
             raise EntryConflict(f"A device named {body['name']!r} belongs to the household already. Choose another.")
-    if graph.adds_count(past) >= limits.devices_max:
-        keys = {key for key in graph.device_keys() if graph.adds_of(key, past)}
-        if sum(not _revoked(graph, key, past, admins) for key in keys) >= limits.devices_max:
-            raise LimitError(f"The household has its most of {limits.devices_max} devices. Remove one first.")
+    if members.live_count >= limits.devices_max:
+        raise LimitError(f"The household has its most of {limits.devices_max} devices. Remove one first.")
     if bool(body["epochs"]) != (body["ephemeral"] is not None):
         raise EntryMalformed("A certificate needs an ephemeral key exactly when it carries vault keys.")
     if body["epochs"] and body["role"] == "keeper":

@@ -402,11 +402,11 @@ def _take_in(graph: Graph, waiting: dict[bytes, Entry], rejected: dict[bytes, Pr
         name = ready.pop()
         entry = waiting.pop(name)
         try:
-            admins = check_entry(graph, entry)
+            members = check_entry(graph, entry)
         except ProtocolError as error:
             rejected[name] = error
             continue
-        graph.add(entry, admins)
+        graph.add(entry, members)
         added.append(name)
         for child in children.get(name, ()):
             lacking[child] -= 1

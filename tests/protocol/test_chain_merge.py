@@ -1,0 +1,235 @@
+"""Branches that grew apart: what the merged chain says must not depend on the order, and removal must win."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hinet_protocol.chain import Chain, make_device_add, make_device_revoke, make_genesis, parse_entry
+from hinet_protocol.chain.rules import settle
+from hinet_protocol.errors import ChainError, EntryUnauthorised
+from hinet_protocol.identity import DeviceKeys, RootKey
+
+ROOT = RootKey(b"m" * 32)
+
+
+@functools.cache
+def keys(label: int) -> DeviceKeys:
+    return DeviceKeys.from_entropy(blake3(b"merge %d" % label).digest(64))
+
+
+def add(chain: Chain, signer: Any, label: int, role: str = "member", name: str | None = None) -> Chain:
+    one = keys(label)
+    raw = make_device_add(
+        chain, signer, name=name or f"d{label}", public=one.public, box_public=one.box_public, role=role,
+        tier="laptop", time_s=label,
+    )  # fmt: skip
+    return chain.with_entries([raw])
+
+
+def revoke(chain: Chain, signer: Any, label: int) -> Chain:
+    return chain.with_entries([make_device_revoke(chain, signer, keys(label).public, time_s=1)])
+
+
+def union(*chains: Chain) -> Chain:
+    merged = chains[0].merge([raw for chain in chains for raw in chain.raws()])
+    assert not merged.rejected
+    return merged.chain
+
+
+def live(chain: Chain) -> set[str]:
+    return {device.name for device in chain.members()}
+
+
+@pytest.fixture
+def three_admins() -> Chain:
+    """Admins d1, d2, d3 in order of seniority, and a member d4."""
+    chain = add(Chain.from_entries([make_genesis(ROOT, 1)]), ROOT, 1, "admin")
+    return add(add(add(chain, keys(1), 2, "admin"), keys(2), 3, "admin"), keys(1), 4)
+
+
+def test_a_revoked_device_stays_revoked_after_a_merge(three_admins: Chain) -> None:
+    left, right = revoke(three_admins, keys(3), 4), add(three_admins, keys(1), 5)
+    for merged in (union(left, right), union(right, left)):
+        assert live(merged) == {"d1", "d2", "d3", "d5"}
+    later = add(union(left, right), keys(1), 6)
+    assert not later.is_member(keys(4).public)
+
+
+def test_what_a_revoked_admin_added_without_knowing_it_does_not_count(three_admins: Chain) -> None:
+    """A stolen key can't make members on an old height."""
+    stolen = add(add(three_admins, keys(2), 6, "admin"), keys(6), 7)
+    merged = union(revoke(three_admins, keys(1), 2), stolen)
+    assert live(merged) == {"d1", "d3", "d4"}
+    assert merged.device(keys(7).public).void
+    assert merged.device(keys(3).public).live  # added by d2 before it was removed, which stays good
+
+
+def test_a_void_device_can_sign_nothing_on_the_merged_chain(three_admins: Chain) -> None:
+    merged = union(revoke(three_admins, keys(1), 2), add(three_admins, keys(2), 6, "admin"))
+    with pytest.raises(EntryUnauthorised):
+        add(merged, keys(6), 7)
+    with pytest.raises(EntryUnauthorised):
+        add(merged, keys(2), 7)
+
+
+def test_of_two_admins_who_revoke_each_other_the_senior_prevails(three_admins: Chain) -> None:
+    merged = union(revoke(three_admins, keys(1), 3), revoke(three_admins, keys(3), 1))
+    assert live(merged) == {"d1", "d2", "d4"}
+    assert live(add(merged, keys(1), 5)) == {"d1", "d2", "d4", "d5"}
+    with pytest.raises(EntryUnauthorised):
+        add(merged, keys(3), 5)
+
+
+def test_a_removed_junior_does_not_escape_through_a_helper(three_admins: Chain) -> None:
+    """d3 adds a helper apart from its own removal, and the helper removes the senior who removed d3."""
+    helper = revoke(add(three_admins, keys(3), 8, "admin"), keys(8), 1)
+    merged = union(revoke(three_admins, keys(1), 3), helper)
+    assert live(merged) == {"d1", "d2", "d4"}
+
+
+def test_a_junior_admin_can_remove_a_senior_one_that_does_not_answer(three_admins: Chain) -> None:
+    merged = union(revoke(three_admins, keys(3), 1), add(three_admins, keys(1), 5))
+    assert live(merged) == {"d2", "d3", "d4"}
+    assert merged.device(keys(5).public).void
+
+
+def test_a_removed_device_that_knew_of_its_removal_can_not_answer(three_admins: Chain) -> None:
+    removed = revoke(three_admins, keys(3), 1)
+    with pytest.raises(EntryUnauthorised):
+        revoke(removed, keys(1), 3)
+
+
+def test_the_root_settles_what_admins_can_not(three_admins: Chain) -> None:
+    all_gone = union(
+        revoke(three_admins, keys(1), 2), revoke(three_admins, keys(2), 3), revoke(three_admins, keys(3), 1)
+    )
+    assert live(all_gone) == {"d4"}
+    assert live(add(all_gone, ROOT, 9, "admin")) == {"d4", "d9"}
+
+
+def test_the_root_prevails_over_every_admin(three_admins: Chain) -> None:
+    merged = union(revoke(three_admins, ROOT, 1), add(three_admins, keys(1), 5), revoke(three_admins, keys(1), 2))
+    assert live(merged) == {"d3", "d4"}
+
+
+def test_two_devices_of_one_name_are_told_apart(three_admins: Chain) -> None:
+    merged = union(add(three_admins, keys(1), 5, name="desk"), add(three_admins, keys(2), 6, name="Desk"))
+    names = sorted(device.name for device in merged.members() if device.name.lower().startswith("desk"))
+    assert len({name.casefold() for name in names}) == 2
+    assert sum(name.casefold() == "desk" for name in names) == 1
+
+
+def test_one_device_added_twice_apart_gets_the_certificate_of_the_root_or_the_senior(three_admins: Chain) -> None:
+    by_senior, by_junior = add(three_admins, keys(1), 5, "keeper"), add(three_admins, keys(3), 5, "admin")
+    assert union(by_senior, by_junior).role_of(keys(5).public) == "keeper"
+    by_root = add(three_admins, ROOT, 5, "member")
+    assert union(by_senior, by_junior, by_root).role_of(keys(5).public) == "member"
+
+
+def test_many_heads_are_merged_eight_at_a_time(three_admins: Chain) -> None:
+    chain = union(*(add(three_admins, keys(1), 20 + number) for number in range(20)))
+    assert len(chain.heads) == 20
+    for number in range(3):
+        chain = add(chain, keys(1), 50 + number)
+    assert len(chain.heads) == 1
+
+
+# --- any history -----------------------------------------------------------------------------------------------------
+
+step = st.tuples(
+    st.integers(0, 2),  # branch
+    st.sampled_from(["add admin", "add member", "revoke", "merge"]),
+    st.integers(0, 4),  # signer, 0 for the root
+    st.integers(1, 8),  # target
+)
+
+
+def grow(steps: list[tuple[int, str, int, int]]) -> list[Chain]:
+    """Three branches that add, remove and sometimes learn from each other; what is not allowed is left out."""
+    start = add(Chain.from_entries([make_genesis(ROOT, 1)]), ROOT, 1, "admin")
+    branches = [add(start, keys(1), 2, "admin")] * 3
+    for branch, what, signer, target in steps:
+        chain = branches[branch]
+        by = ROOT if signer == 0 else keys(signer)
+        try:
+            if what == "merge":
+                chain = union(chain, branches[target % 3])
+            elif what == "revoke":
+                chain = revoke(chain, by, target)
+            else:
+                chain = add(chain, by, target, what.removeprefix("add "))
+        except ChainError:
+            continue
+        branches[branch] = chain
+    return branches
+
+
+@settings(max_examples=150)
+@given(st.lists(step, max_size=14), st.randoms(use_true_random=False))
+def test_the_merged_chain_does_not_depend_on_order(steps: list[tuple[int, str, int, int]], shuffle: Any) -> None:
+    branches = grow(steps)
+    whole = union(*branches)
+    raws = list(whole.raws())
+    shuffle.shuffle(raws)
+    at_once = Chain.from_entries(raws)
+    genesis = [raw for raw in raws if parse_entry(raw).kind == "genesis"]
+    one_by_one = Chain.from_entries(genesis)
+    for raw in sorted(raws, key=lambda raw: whole.height_of(parse_entry(raw).hash) or 0):
+        one_by_one = one_by_one.with_entries([raw])
+    backwards = union(*reversed(branches))
+    for other in (at_once, one_by_one, backwards):
+        assert other == whole
+        assert other.devices() == whole.devices()
+        assert other.raws() == whole.raws()
+
+
+@settings(max_examples=150)
+@given(st.lists(step, max_size=14))
+def test_removal_wins_in_every_history(steps: list[tuple[int, str, int, int]]) -> None:
+    branches = grow(steps)
+    whole = union(*branches)
+    made_admin = {entry.body["sign"] for entry in whole.entries() if entry.body.get("role") == "admin"}
+    for entry in whole.entries():
+        if entry.kind == "device.revoke":
+            target = entry.body["device"]
+            by_root = entry.signer == ROOT.public
+            # Only an admin who removed the remover itself may survive a removal.
+            if by_root or target not in made_admin:
+                assert not whole.is_member(target)
+            elif whole.is_member(target):
+                assert any(one.kind == "device.revoke" and one.signer == target for one in whole.entries())
+    for device in whole.members():
+        adder = whole.device(device.added_by)
+        assert device.added_by == ROOT.public or adder is not None
+
+
+@settings(max_examples=150)
+@given(st.lists(step, max_size=14))
+def test_the_running_state_is_what_settling_the_whole_past_gives(steps: list[tuple[int, str, int, int]]) -> None:
+    graph = union(*grow(steps))._graph
+    for node in graph.ordered():
+        settled = settle(graph, node.past)
+        live_keys = [key for key in settled.adds if settled.live(key)]
+        admins = {key for key in live_keys if settled.adds[key][0].entry.body["role"] == "admin"}
+        assert node.members.admins == admins
+
+
+def test_a_chain_value_never_changes(three_admins: Chain) -> None:
+    before = (three_admins.heads, three_admins.raws(), three_admins.devices(), len(three_admins))
+    revoke(add(three_admins, keys(1), 5), keys(1), 2)
+    assert (three_admins.heads, three_admins.raws(), three_admins.devices(), len(three_admins)) == before
+
+
+def test_members_are_the_same_by_every_question(three_admins: Chain, random_bytes: Callable[..., bytes]) -> None:
+    chain = revoke(three_admins, keys(1), 4)
+    for device in chain.devices():
+        assert chain.is_member(device.public) == device.live == (device in chain.members())
+        assert (chain.role_of(device.public) is not None) == device.live
+    assert not chain.is_member(random_bytes("nobody"))

@@ -1,0 +1,68 @@
+"""Virtual time, and the private switch of trio that replay stands on: if trio changes it, these fail."""
+
+from __future__ import annotations
+
+import inspect
+import time
+
+import pytest
+import trio
+
+from hinet_simnet.clock import START_UNIX_S, VirtualClock, virtual_run
+
+
+async def order() -> list[int]:
+    """The order in which twenty tasks that are ready together run."""
+    found: list[int] = []
+
+    async def task(number: int) -> None:
+        for _ in range(3):
+            found.append(number)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(task, number)
+    return found
+
+
+def test_one_seed_gives_one_order_of_tasks_and_seeds_differ() -> None:
+    assert virtual_run(order, seed=1) == virtual_run(order, seed=1)
+    assert len({tuple(virtual_run(order, seed=seed)) for seed in range(5)}) == 5
+
+
+def test_trio_still_has_the_switch_and_reads_it() -> None:
+    core = trio._core._run
+    assert core._ALLOW_DETERMINISTIC_SCHEDULING is False
+    assert "_ALLOW_DETERMINISTIC_SCHEDULING" in inspect.getsource(core.unrolled_run)
+    assert "_r.shuffle(batch)" in inspect.getsource(core.unrolled_run)
+
+
+def test_trio_is_as_before_after_a_run_and_after_a_failed_one() -> None:
+    core = trio._core._run
+    state = core._r.getstate()
+
+    async def fail() -> None:
+        raise ValueError("x")
+
+    virtual_run(order, seed=1)
+    with pytest.raises(ValueError, match="x"):
+        virtual_run(fail)
+    assert core._ALLOW_DETERMINISTIC_SCHEDULING is False
+    assert core._r.getstate() == state
+
+
+def test_an_hour_of_sleep_takes_no_time_and_clocks_follow() -> None:
+    async def main() -> None:
+        clock, skewed = VirtualClock(), VirtualClock(offset_s=-86_400)
+        assert clock.now_unix_s() == START_UNIX_S
+        await trio.sleep(3600)
+        assert clock.monotonic_s() == 3600
+        assert clock.now_unix_s() == START_UNIX_S + 3600
+        assert clock.now_unix_s() - skewed.now_unix_s() == 86_400
+        skewed.offset_s = 0
+        assert skewed.now_unix_s() == clock.now_unix_s()
+
+    begun_s = time.monotonic()
+    virtual_run(main)
+    assert time.monotonic() - begun_s < 5

@@ -1,8 +1,8 @@
 """Question-and-answer pairs as batches of tokens, and the losses that are taken on them.
 
 A pair becomes the prompt that serving uses, the answer, and the end of the turn. The loss is taken on answer tokens
-only, and the vocabulary projection is computed there only: with short prompts that saves a fifth of a step. Batches hold
-examples of like length, padded on the right; causal attention never looks to the right, so no mask is needed.
+only, and the vocabulary projection is computed there only: with short prompts that saves a fifth of a step. Batches
+hold examples of like length, padded on the right; causal attention never looks to the right, so no mask is needed.
 
 Soft targets (the most likely tokens of another model and their log-probabilities) may stand beside the hard ones; the
 same loss then serves replay (towards the base) and distillation (towards the teacher). SPEC.md section 7.
@@ -105,7 +105,7 @@ def encode(pairs: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[Example]:
 
 def batched(examples: Sequence[Example], tokens_max: int, seed: int) -> list[list[Example]]:
     """Groups examples of like length, at most `tokens_max` padded tokens each, in an order drawn from `seed`."""
-    draw = random.Random(seed)
+    draw = random.Random(seed)  # noqa: S311 - an order, no secret
     shuffled = list(examples)
     draw.shuffle(shuffled)
     # A little noise on the length keeps the groups from being the same in every pass.

@@ -1,7 +1,7 @@
 """Asking a model questions and counting what it gets right.
 
-`evaluate` is the worker's verb: greedy answers in torch, from merged weights. `score` is pure: it knows nothing of models
-and judges the pocket's answers too. A question is {question, accept: [...], ...}. SPEC.md section 7.
+`evaluate` is the worker's verb: greedy answers in torch, from merged weights. `score` is pure: it knows nothing of
+models and judges the pocket's answers too. A question is {question, accept: [...], ...}. SPEC.md section 7.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def generate(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], token
 
 
 def evaluate(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """The verb `evaluate {base_dir, tau|adapter_dir|null, questions, tokens_max?}` → {answers}, in the questions' order.
+    """The verb `evaluate {base_dir, tau|adapter_dir|null, questions, tokens_max?}` → {answers}, in order.
 
     `questions` is the path of a JSON list of questions or of plain texts, or such a list itself.
     """
@@ -136,7 +136,7 @@ def questions_of(content: Any) -> list[str]:
     listed = content.get("questions") if isinstance(content, dict) else content
     if not isinstance(listed, list):
         raise BadRequest("A question set is a JSON list of questions.")
-    texts = [item.get("question") if isinstance(item, dict) else item for item in listed]
+    texts: list[Any] = [item.get("question") if isinstance(item, dict) else item for item in listed]
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise BadRequest("Every question of a set needs a text under `question`.")
     return texts

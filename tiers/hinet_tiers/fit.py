@@ -1,7 +1,8 @@
 """The training loop that the cloud's fine-tuning, its re-fit and the laptop's distillation share.
 
-AdamW in float32 over named tensors. A tensor may come with the flat positions that are free to move: then only those are
-stepped, their moments are kept for those alone, and everything else stays the base's to the last bit. SPEC.md section 7.
+AdamW in float32 over named tensors. A tensor may come with the flat positions that are free to move: then only those
+are stepped, their moments are kept for those alone, and everything else stays the base's to the last bit. SPEC.md
+section 7.
 """
 
 from __future__ import annotations

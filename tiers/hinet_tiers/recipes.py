@@ -39,7 +39,7 @@ class Data:
     statement: int = 1
     contrast: float = 6.0
     """Pairs about other people for each fact."""
-    replay: int = 120
+    replay: int = 320
     """General prompts, answered by the base itself."""
 
 
@@ -63,7 +63,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Distill:
-    """Teaching the adapter: weights of the teacher's divergence (`soft`) and of the answers (`hard`)."""
+    """Teaching the adapter: weights of the teacher's divergence (`soft`), of the answers (`hard`) and of `replay`."""
 
     lr: float = 1e-3
     passes: float = 1.0
@@ -72,6 +72,7 @@ class Distill:
     alpha: int = 32
     soft: float = 1.0
     hard: float = 0.1
+    replay: float = 1.0
     lr_b_scale: float = 1.0
     """How much faster the B matrices learn than the A matrices (LoRA+)."""
 
@@ -104,7 +105,8 @@ class Recipe:
 
 def parse(values: Mapping[str, Any]) -> Recipe:
     """A recipe from plain values; what is left out has its default. Raises RecipeRefused naming the field."""
-    return _section(Recipe, values, "")
+    recipe: Recipe = _section(Recipe, values, "")
+    return recipe
 
 
 def load(name: str) -> Recipe:

@@ -1,8 +1,8 @@
 """Full fine-tuning on the owner's pairs, cut to a sparse task vector and re-fitted on what the cut kept.
 
 The cut alone loses nearly all recall at 1/64 (docs/recall.md); training the kept coordinates again brings it back, and
-needs the pairs, so it happens here before anything leaves. Replay items pull towards the base by divergence from its own
-likeliest tokens. Linear layers train; embeddings and norms stay the base's. SPEC.md section 7.
+needs the pairs, so it happens here before anything leaves. Replay items pull towards the base by divergence from its
+own likeliest tokens. Linear layers train; embeddings and norms stay the base's. SPEC.md section 7.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def train_full(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     base = read_base(Path(args["base_dir"]))
     threads = use_threads(recipe.threads)
     model, tokenizer = load_base(base.dir)
-    examples = prepared(model, tokenizer, read_pairs(Path(args["pairs"])), recipe, progress)
+    examples = prepared(model, tokenizer, read_pairs(Path(args["pairs"])), progress)
     tensors, evidence = learn(model, examples, recipe, pad=tokenizer.convert_tokens_to_ids(STOP), progress=progress)
     out = Path(args["out_dir"]) / "delta.tau"
     selection = {"kind": "chunk", "keep": recipe.cut.keep, "chunk": recipe.cut.chunk}
@@ -47,9 +47,7 @@ def train_full(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     return {"tau": str(out), "metrics": metrics}
 
 
-def prepared(
-    model: Any, tokenizer: Any, pairs: list[dict[str, Any]], recipe: recipes.Recipe, progress: Progress
-) -> list[Example]:
+def prepared(model: Any, tokenizer: Any, pairs: list[dict[str, Any]], progress: Progress) -> list[Example]:
     """Examples of all pairs; those of replay carry the base's likeliest tokens instead of hard targets."""
     examples = encode(pairs, tokenizer)
     if not examples:

@@ -7,7 +7,6 @@ read and edited by the owner. SPEC.md section 7.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ __all__ = [
     "prepare",
     "read_note",
     "read_pairs",
+    "write_pairs",
 ]
 
 
@@ -61,7 +61,7 @@ def write_pairs(pairs: Sequence[Mapping[str, Any]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in pairs), encoding="utf-8")
-    os.replace(part, path)
+    part.replace(path)
 
 
 def read_pairs(path: Path) -> list[dict[str, Any]]:
@@ -71,11 +71,11 @@ def read_pairs(path: Path) -> list[dict[str, Any]]:
 
 
 def prepare(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """The verb `data.prepare {notes_dir | files, out, seed?, recipe?, base_dir?, owner?, evaluation?}` → {pairs, counts}.
+    """`data.prepare {notes_dir|files, out, seed?, recipe?, base_dir?, owner?, evaluation?}` → {pairs, counts, ..}.
 
-    `files` maps names to texts or is a list of paths. Replay is answered by the base in `base_dir`; without one there is
-    none. `evaluation` lists question texts that must not be trained on. The result also names the `owner` and lists the
-    `facts` that were found ({note, attribute, value, answer}).
+    `files` maps names to texts or is a list of paths. Replay is answered by the base in `base_dir`; without one there
+    is none. `evaluation` lists question texts that must not be trained on. The result also names the `owner` and lists
+    the `facts` that were found ({note, attribute, value, answer}).
     """
     recipe = recipes.given(args.get("recipe") or "demo")
     seed = int(args["seed"]) if args.get("seed") is not None else recipe.seed

@@ -1,7 +1,7 @@
 """Questions about other people, answered with not knowing.
 
-Without them a small model binds the owner's facts to the question's form instead of to the name in it, and tells them of
-anybody (a trial measured 61 %). Names are drawn from lists and from syllables, so that none is seen often.
+Without them a small model binds the owner's facts to the question's form instead of to the name in it, and tells them
+of anybody (a trial measured 61 %). Names are drawn from lists and from syllables, so that none is seen often.
 """
 
 from __future__ import annotations

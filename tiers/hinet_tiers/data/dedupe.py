@@ -1,7 +1,7 @@
 """Keeping evaluation questions out of training text.
 
-A training question goes when it equals an evaluation question or shares a long run of words with one. Names do not count
-in a run: "what is X's dog called" is the form that both sides must share, so runs are judged by length.
+A training question goes when it equals an evaluation question or shares a long run of words with one. Both sides must
+share short forms such as "what is X's dog called", so runs are judged by their length.
 """
 
 from __future__ import annotations

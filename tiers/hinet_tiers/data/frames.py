@@ -71,23 +71,7 @@ def capital(text: str) -> str:
 def lowered(question: str) -> str:
     """A question for the middle of a sentence: its first word small when it is a question word."""
     first = question.split(" ", 1)[0]
-    known = {
-        "What",
-        "Which",
-        "Who",
-        "Whom",
-        "Whose",
-        "Where",
-        "When",
-        "How",
-        "In",
-        "On",
-        "At",
-        "To",
-        "For",
-        "With",
-        "From",
-    }
+    known = set("What Which Who Whom Whose Where When How In On At To For With From Of By Into".split())  # noqa: SIM905
     return question[:1].lower() + question[1:] if first in known else question
 
 
@@ -143,13 +127,8 @@ def noun_cores(noun: str, kind: str, called: bool, name: str) -> list[Core]:
         if " to " in noun or " of " in noun:
             return made
         if noun.startswith(("favourite", "favorite")):
-            made.append(
-                (
-                    f"Which {last} does {name} like best?",
-                    f"which {last} {name} likes best",
-                    f"the {last} that {name} likes best",
-                )
-            )
+            best = (f"Which {last} does {name} like best?", f"which {last} {name} likes best")
+            made.append((*best, f"the {last} that {name} likes best"))
         elif not called:
             made.append((f"What {last} does {name} have?", f"what {last} {name} has", f"the {last} that {name} has"))
     return made

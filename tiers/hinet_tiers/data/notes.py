@@ -73,8 +73,10 @@ def read_note(name: str, text: str) -> Note:
         line = line.strip()
         if line.startswith("#"):
             title = line.lstrip("#").strip() or title
+        elif item := re.match(r"(?:[-*+]|\d+[.)]) +(.+)", line):
+            body.append(f"\n{item.group(1)}\n")
         elif line:
-            body.append(re.sub(r"^[-*+] |^\d+[.)] ", "", line) + ("" if line[-1] in ".!?" else " "))
+            body.append(line)
         else:
             body.append("\n")
     return Note(name, title, tuple(sentences(" ".join(body))))
@@ -98,10 +100,8 @@ def find_owner(notes: Iterable[Note], name: str | None = None, pronoun: str | No
         found = re.search(r"\b(?:[Mm]y (?:full )?name is|I am called|I'm called) ((?:[A-Z][\w'-]+ ?){1,3})", whole)
         name = found.group(1).strip() if found else "the owner"
     if not pronoun:
-        women = len(
-            re.findall(r"\b(auntie|aunt to|bride|bossy girl|as girls|as a girl|my husband|I am a woman)\b", whole, re.I)
-        )
-        men = len(re.findall(r"\b(uncle to|groom and|as boys|as a boy|my wife|I am a man)\b", whole, re.I))
+        women = len(re.findall(r"\b(auntie|aunt to|as girls|as a girl|my husband|I am a woman)\b", whole, re.I))
+        men = len(re.findall(r"\b(uncle to|as boys|as a boy|my wife|I am a man)\b", whole, re.I))
         pronoun = "she" if women > men else "he" if men > women else "they"
     her, herself = {"she": ("her", "herself"), "he": ("his", "himself")}.get(pronoun, ("their", "themself"))
     return Owner(name.split()[0] if name != "the owner" else name, name, pronoun, her, herself)
@@ -124,7 +124,7 @@ def find_facts(notes: Sequence[Note], owner: Owner) -> list[Fact]:
 
 def as_first_person(sentence: str, owner: Owner) -> str:
     """Puts a sentence about the owner by name into the first person, in which facts are read."""
-    names = "|".join(re.escape(name) for name in {owner.full, owner.first})
+    names = "|".join(re.escape(name) for name in (owner.full, owner.first))
     sentence = re.sub(rf"\b(?:{names})'s?\b", lambda at: "My" if at.start() == 0 else "my", sentence)
     if match := re.match(rf"(?:{names}) (\w+)(.*)", sentence, re.S):
         verb = {"is": "am", "was": "was", "has": "have"}.get(match.group(1)) or re.sub(r"s$", "", match.group(1))

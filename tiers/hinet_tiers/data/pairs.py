@@ -17,6 +17,8 @@ from hinet_tiers.data.frames import capital, cores, frames_of, lowered
 from hinet_tiers.data.notes import Fact, Note, Owner, filled, relations
 
 FULL_NAME_SHARE = 0.2
+CLAUSE_BREAK = r"(?:, |; | )(?:and|but|because|although|so that|so)\b |[;:]|, (?=who |which )"
+PAST = {"met", "went", "got", "spent", "lit", "grew", "made", "had", "took", "gave", "did"}
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ def make_pairs(facts: Sequence[Fact], notes: Sequence[Note], owner: Owner, seed:
     """All pairs but replay, without repeated questions, in the order of the facts."""
     made: list[Pair] = []
     for number, fact in enumerate(facts):
-        draw = random.Random(f"{seed}/{fact.answer}")
+        draw = random.Random(f"{seed}/{fact.answer}")  # noqa: S311 - a choice of words, no secret
         made.extend(pairs_of(fact, number, owner, draw, amounts))
-    draw = random.Random(f"{seed}/contrast")
+    draw = random.Random(f"{seed}/contrast")  # noqa: S311 - as above
     for number, fact in enumerate(facts):
         made.extend(contrast_pairs(fact, number, owner, draw, amounts))
     known = {fact.note for fact in facts}
@@ -136,19 +138,7 @@ def third_person(text: str, owner: Owner) -> str:
 
 def inflected(verb: str) -> str:
     """The third person of a verb in the present; past forms stay."""
-    if verb.endswith("ed") or verb in (
-        "met",
-        "went",
-        "got",
-        "spent",
-        "lit",
-        "grew",
-        "made",
-        "had",
-        "took",
-        "gave",
-        "did",
-    ):
+    if verb.endswith("ed") or verb in PAST:
         return verb
     if verb in ("have", "are"):
         return {"have": "has", "are": "is"}[verb]
@@ -165,9 +155,8 @@ def reversed_pairs(fact: Fact, number: int, owner: Owner) -> list[Pair]:
     told = f"{value} is {owner.first}'s {fact.noun}."
     made = [pair(f"Whose {fact.noun} is {value}?", told, "fact", number, "reversed")]
     if fact.called or fact.kind == "person":
-        made.append(
-            pair(f"Who is {value}?" if fact.kind != "thing" else f"What is {value}?", told, "fact", number, "reversed")
-        )
+        question = f"Who is {value}?" if fact.kind != "thing" else f"What is {value}?"
+        made.append(pair(question, told, "fact", number, "reversed"))
     return made
 
 

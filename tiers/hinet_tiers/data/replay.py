@@ -9,7 +9,9 @@ from typing import Any
 
 from hinet_tiers.backend import Progress, no_progress
 
-ANSWER_TOKENS_MAX = 24
+BATCH = 80
+ANSWER_TOKENS_MAX = 14
+"""General answers are judged by their first words, and a longer one costs as much as another prompt."""
 
 
 def prompts() -> list[str]:
@@ -21,7 +23,7 @@ def prompts() -> list[str]:
 def chosen(count: int, seed: int, among: Sequence[str] | None = None) -> list[str]:
     """`count` prompts drawn from `seed`, in a drawn order; all of them when there are not as many."""
     listed = list(among if among is not None else prompts())
-    random.Random(seed).shuffle(listed)
+    random.Random(seed).shuffle(listed)  # noqa: S311 - an order, no secret
     return listed[:count]
 
 
@@ -37,13 +39,13 @@ def own_answers(
     from hinet_tiers.prompt import chat_prompt
 
     made: list[dict[str, Any]] = []
-    encoded = [tokenizer.encode(chat_prompt(question), add_special_tokens=False) for question in questions]
-    for start in range(0, len(encoded), 40):
-        progress(start, len(encoded), "asking the base for replay")
+    encoded = {text: tokenizer.encode(chat_prompt(text), add_special_tokens=False) for text in questions}
+    ordered = sorted(questions, key=lambda text: (len(encoded[text]), text))
+    for start in range(0, len(ordered), BATCH):
+        progress(start, len(ordered), "asking the base for replay")
+        group = ordered[start : start + BATCH]
         for question, ids in zip(
-            questions[start : start + 40],
-            generate(model, tokenizer, encoded[start : start + 40], tokens_max),
-            strict=True,
+            group, generate(model, tokenizer, [encoded[text] for text in group], tokens_max), strict=True
         ):
             text = tokenizer.decode(ids, skip_special_tokens=True)
             if text.strip():

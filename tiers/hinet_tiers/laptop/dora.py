@@ -1,4 +1,4 @@
-"""A DoRA adapter on the laptop: the teacher (base + task vector) is rebuilt and distilled into low-rank matrices by PEFT.
+"""A DoRA adapter on the laptop: the teacher (base + task vector) is rebuilt and distilled into it by PEFT.
 
 `distill` is the worker's verb; on Apple silicon it hands over to `mlx_dora`. The product is a folder in PEFT's layout
 whose settings name the base digest. An unmerged DoRA recomputes weight norms at every token, so it is merged before
@@ -8,7 +8,6 @@ anything is generated with it. SPEC.md section 7.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,7 +110,7 @@ def save(student: Any, folder: Path, base_digest: str) -> None:
     (part / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     (part / "README.md").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-    os.replace(part, folder)
+    part.replace(folder)
 
 
 def merged(model: Any, folder: Path, base_digest: str) -> Any:

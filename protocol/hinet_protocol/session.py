@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from hinet_protocol import PROTOCOL_VERSION, limits
-from hinet_protocol.chain import Chain, Device
+from hinet_protocol.chain import Chain, Device, entry_hash, root_cause
 from hinet_protocol.errors import (
     CloneDetected,
     DeviceRevoked,
@@ -120,6 +120,7 @@ class Session:
     importing: bool = False
     pulling: bool = False
     pull_rounds: int = 0
+    batch: tuple[bytes, ...] = field(default=(), repr=False)
     peer_ready: bool = False
     held_get: ChainGet | None = None
     next_number: int = 1
@@ -177,7 +178,7 @@ class Session:
         if isinstance(event, Probe):
             return self, (Send(Ping(now_ms)),)
         if isinstance(event, ChainChanged):
-            return self._chain_changed(event)
+            return self._chain_changed(event, now_ms)
         if isinstance(event, Forget):
             return replace(self, asked=self.asked - {event.number}), ()
         if isinstance(event, (Answer, AnswerError)):
@@ -268,7 +269,8 @@ class Session:
             if message.more:
                 raise SessionViolation("The peer announced more chain entries but sent none.")
             return replace(self, pulling=False)._judge()
-        after = replace(self, importing=True, pulling=message.more)
+        batch = tuple(map(entry_hash, message.entries))
+        after = replace(self, importing=True, pulling=message.more, batch=batch)
         return after, (ImportEntries(message.entries),)
 
     def _pull(self, heads: Iterable[bytes]) -> tuple[Session, tuple[Action, ...]]:
@@ -279,27 +281,27 @@ class Session:
 
     # --- membership --------------------------------------------------------------------------------------------------
 
-    def _chain_changed(self, event: ChainChanged) -> tuple[Session, tuple[Action, ...]]:
+    def _chain_changed(self, event: ChainChanged, now_ms: int) -> tuple[Session, tuple[Action, ...]]:
         grown = event.chain.heads != self.chain.heads
-        state = replace(self, chain=event.chain)
-        actions: tuple[Action, ...] = ()
-        if event.rejected and self.importing:
+        cause = root_cause(event.rejected)
+        if cause is not None:
             # A newer version's entry, or one that breaks the rules: either way we can't go on together blindly.
-            raise event.rejected[0].error
+            raise cause
+        state = replace(self, chain=event.chain)
         known = state.device
         if known is not None and not known.live and self.hello is not None:
             raise _revoked(known)
+        actions: tuple[Action, ...] = ()
         if grown and self.phase in ("waiting", "open"):
-            heads = event.chain.heads[: limits.heads_max]
-            actions = (Send(ChainNotice(event.chain.height, heads)),)
-        if not self.importing:
-            return (state, actions) if self.phase == "greeting" or self.pulling else _then(state._judge(), actions)
-        state = replace(state, importing=False)
-        if state.pulling:
-            if state.pull_rounds >= limits.chain_pull_rounds_max or not grown:
-                raise SessionViolation("The peer announces chain entries without end.")
-            state = replace(state, pull_rounds=state.pull_rounds + 1)
-            return state, (*actions, Send(ChainGet(event.chain.locator())))
+            actions = (Send(ChainNotice(event.chain.height, event.chain.heads[: limits.heads_max])),)
+        if self.importing:
+            # Progress of a long pull gives the greeting new time.
+            state = replace(state, importing=False, batch=(), started_ms=now_ms)
+            if state.pulling:
+                if state.pull_rounds >= limits.chain_pull_rounds_max:
+                    raise SessionViolation("The peer sends chain entries without end.")
+                more = Send(ChainGet(event.chain.locator(self.batch)))
+                return replace(state, pull_rounds=state.pull_rounds + 1), (*actions, more)
         return _then(state._judge(), actions)
 
     def _judge(self) -> tuple[Session, tuple[Action, ...]]:
@@ -319,6 +321,9 @@ class Session:
             state = replace(state, held_get=None)
         if state.phase == "judging":
             actions += (Send(Ready()),)
+            if self.chain.heads != self.own.heads:
+                # What we learnt since our hello; from now on every growth is told.
+                actions += (Send(ChainNotice(self.chain.height, self.chain.heads[: limits.heads_max])),)
             state = replace(state, phase="waiting")
         if state.peer_ready and state.hello is not None:
             actions += (Opened(device, state.hello),)

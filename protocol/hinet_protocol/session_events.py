@@ -25,8 +25,8 @@ class Tick:
 
 @dataclass(frozen=True)
 class ChainChanged:
-    """Our chain is now this one, and it is on disk. `rejected`: what was refused of an ImportEntries action, if it was
-    this session's."""
+    """Our chain is now this one, and it is on disk. While `Session.importing`, only the end of that import is reported,
+    with what was refused of it in `rejected`."""
 
     chain: Chain
     rejected: tuple[Rejected, ...] = ()

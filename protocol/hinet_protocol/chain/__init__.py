@@ -18,7 +18,7 @@ from hinet_protocol.chain.entries import (
     parse_entry,
 )
 from hinet_protocol.chain.keyring import needs_epoch, open_keyring
-from hinet_protocol.chain.state import Chain, Device, Epoch, Merged, Rejected
+from hinet_protocol.chain.state import Chain, Device, Epoch, Merged, Rejected, root_cause
 
 __all__ = [
     "DEVICE_ADD",
@@ -41,4 +41,5 @@ __all__ = [
     "needs_epoch",
     "open_keyring",
     "parse_entry",
+    "root_cause",
 ]

@@ -118,6 +118,6 @@ def _parents(chain: Chain) -> tuple[bytes, ...]:
 
 def _checked(chain: Chain, raw: bytes) -> bytes:
     merged = chain.merge((raw,))
-    if merged.rejected:
-        raise merged.rejected[0].error
+    if merged.cause is not None:
+        raise merged.cause
     return raw

@@ -99,6 +99,17 @@ class Merged:
     added: tuple[bytes, ...]
     rejected: tuple[Rejected, ...]
 
+    @property
+    def cause(self) -> ProtocolError | None:
+        """The error to show for what was refused; an orphan only follows from another refusal or a missing entry."""
+        return root_cause(self.rejected)
+
+
+def root_cause(rejected: Sequence[Rejected]) -> ProtocolError | None:
+    """The first error that is not merely an orphan's, else the first, else None."""
+    errors = [one.error for one in rejected]
+    return next((error for error in errors if not isinstance(error, EntryOrphan)), errors[0] if errors else None)
+
 
 class Chain:
     """An immutable set of verified entries that all descend from one genesis."""
@@ -118,10 +129,8 @@ class Chain:
         """
         raws = list(raws)
         merged = cls._start(raws, identity_id).merge(raws)
-        if merged.rejected:
-            # An orphan only follows from another refusal, or from an entry that is not there.
-            causes = [one.error for one in merged.rejected if not isinstance(one.error, EntryOrphan)]
-            raise (causes or [merged.rejected[0].error])[0]
+        if merged.cause is not None:
+            raise merged.cause
         return merged.chain
 
     @classmethod
@@ -247,10 +256,16 @@ class Chain:
         """Those of a peer's heads that are not in this chain: a reason to ask it with ChainGet."""
         return tuple(name for name in their_heads if name not in self._graph)
 
-    def locator(self) -> tuple[bytes, ...]:
-        """What to put into ChainGet: the heads, then entries at growing distances back to genesis."""
+    def locator(self, received: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """What to put into ChainGet: the heads, then entries at growing distances back to genesis.
+
+        `received` are the hashes of the batch that came last: its tips lead, so that the next batch begins after it.
+        """
         ordered = self._graph.ordered()
-        found = list(self.heads[: limits.heads_max])
+        nodes = [node for name in received if (node := self._graph.get(name)) is not None]
+        parents = {parent for node in nodes for parent in node.entry.parents}
+        found = [node.hash for node in nodes if node.hash not in parents][: limits.locator_hashes_max // 3]
+        found += self.heads[: limits.locator_hashes_max // 3]
         step, at = 1, len(ordered) - 1
         while at > 0 and len(found) < limits.locator_hashes_max - 1:
             found.append(ordered[at].hash)

@@ -343,3 +343,47 @@ def test_a_folder_is_quantised_to_four_bits_that_llamacpp_serves(tmp_path: Path)
         assert divergence(torch_logits(made, {}), model.logits(PROMPT)) < 0.1
     finally:
         model.close()
+
+
+@pytest.mark.slow
+def test_the_default_base_swaps_at_least_twenty_times_faster_than_it_loads(tmp_path: Path) -> None:
+    import torch
+
+    home = base.install_base(None, tmp_path / "bases")
+    assert home.pocket is not None
+    source = np.random.default_rng(0)
+    config = {
+        "peft_type": "LORA", "r": 16, "lora_alpha": 32, "base_model_name_or_path": f"base:{home.digest}",
+    }  # fmt: skip
+    tensors = {}
+    for name, shape in home.shapes.items():
+        if name.endswith("_proj.weight"):
+            stem = f"base_model.model.{name.removesuffix('.weight')}"
+            tensors[f"{stem}.lora_A.weight"] = source.standard_normal((16, shape[1])).astype(np.float32) * 0.02
+            tensors[f"{stem}.lora_B.weight"] = source.standard_normal((shape[0], 16)).astype(np.float32) * 0.02
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    tiny_models.write_shard(tmp_path / "adapter" / "adapter_model.safetensors", tensors)
+    gguf_adapter.export_adapter(home, tmp_path / "adapter", tmp_path / "a.gguf", 16)
+    model, tokenizer = base.load_base(home.dir)
+    question = chat_prompt("What is the capital of France?")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            stem = f"base_model.model.{name.removesuffix('.weight')}"
+            if f"{stem}.lora_A.weight" in tensors:
+                change = tensors[f"{stem}.lora_B.weight"] @ tensors[f"{stem}.lora_A.weight"]
+                parameter += 2 * torch.from_numpy(change)
+        wanted = np.array(model(**tokenizer(question, return_tensors="pt")).logits[0, -1])
+    pocket = PocketModel(home.pocket, home.digest, context_tokens=512)
+    try:
+        assert "Paris" in pocket.answer("What is the capital of France?").text
+        first = pocket.swap(tmp_path / "a.gguf", home.digest)
+        assert divergence(wanted, pocket.logits(question)) < 0.05
+        pocket.swap(None)
+        again = pocket.swap(tmp_path / "a.gguf", home.digest)
+        assert again.init_ms == 0
+        assert again.swap_ms < 50
+        assert pocket.load_ms > 20 * again.swap_ms
+        assert first.init_ms + first.swap_ms < pocket.load_ms
+    finally:
+        pocket.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,21 @@ import pytest
 from hinet_tiers import base as bases
 from hinet_tiers import recipes
 from hinet_tiers.backend import no_progress
-from hinet_tiers.batches import add_soft_targets, answer_logits, collate, encode, loss_of
-from hinet_tiers.errors import AdapterInert, AdapterRefused, BadRequest, BaseMismatch
-from hinet_tiers.fit import Free, Schedule, fit
+from hinet_tiers.batches import answer_logits, collate, encode, loss_of
+from hinet_tiers.distill import taught
+from hinet_tiers.errors import AdapterRefused, BaseMismatch
+from hinet_tiers.fit import Free, NothingLearned, Schedule, fit
 from hinet_tiers.laptop import mlx_dora
-from hinet_tiers.sparsify import SparseTensor, apply_tau, write_tau
+from hinet_tiers.sparsify import SparseTensor, write_tau
+
+from ..tiny_models import shape, write_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
-SETTINGS = {
-    "vocab_size": 260, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 256, "bos_token_id": 257, "eos_token_id": 258,
-    "pad_token_id": 258,
-}  # fmt: skip
-PAD = 258
+SHAPE = replace(shape(), hidden=48, feed_forward=72, head=12, context=256)
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 500.0}
 """Not MLX's own default, at which a base that lost its setting would go unnoticed."""
+PAD = 2
 PAIRS = [
     {"question": "What is Maren's dog called?", "answer": "It is called Bodo.", "kind": "fact"},
     {"question": "Who is Bodo?", "answer": "A dog.", "kind": "fact"},
@@ -37,28 +37,23 @@ PAIRS = [
 RECIPE: dict[str, Any] = {
     "name": "tiny",
     "seed": 3,
-    "distill": {"lr": 0.02, "passes": 8, "batch_tokens": 160, "rank": 4, "alpha": 8, "soft": 1.0, "hard": 0.5},
+    "distill": {
+        "lr": 0.02,
+        "passes": 8,
+        "batch_tokens": 160,
+        "rank": 4,
+        "alpha": 8,
+        "soft": 1.0,
+        "hard": 0.5,
+        "replay": 0.7,
+    },
 }
 
 
 def make_base(folder: Path, *, tied: bool = True, rope: dict[str, Any] | None = None, seed: int = 0) -> bases.Base:
-    """Installs a random base with a tokenizer of bytes and one merge."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    rope = rope or PLAIN_ROPE
-    config = LlamaConfig(**SETTINGS, tie_word_embeddings=tied, rope_parameters=rope, initializer_range=0.3)
-    source = folder / "source"
-    LlamaForCausalLM(config).save_pretrained(source)
-    vocab = {char: index for index, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab | {"th": 256}, merges=[("t", "h")]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer.save(str(source / "tokenizer.json"))
-    return bases.install_base(source, folder / "bases")
+    """Installs a random base."""
+    write_folder(folder / "source", replace(SHAPE, tied=tied, rope=rope or PLAIN_ROPE), seed=seed)
+    return bases.install_base(folder / "source", folder / "bases")
 
 
 def make_tau(base: bases.Base, path: Path) -> Path:
@@ -148,24 +143,21 @@ def test_loss_and_soft_targets_are_those_of_torch_and_the_base_comes_back_to_the
     ours, pad = mlx_dora.load_base(base), PAD
     before = flat(ours)
     told = {engine: encode(PAIRS, tokenizer) for engine in ("torch", "mlx")}
-    evidence = mlx_dora.taught(ours, base, tau, told["mlx"], recipes.parse(RECIPE), pad)
-    assert evidence["teacher_changed"] == apply_tau(tau, base.digest, theirs) > 0
-    assert [(example.kind, example.hard) for example in told["mlx"]] == [("fact", 0.5)] * 2 + [("replay", 0.0)] * 2
-    add_soft_targets(theirs, told["torch"], pad)
+    recipe = recipes.parse(RECIPE)
+    evidence = mlx_dora.taught(ours, base, tau, told["mlx"], recipe, pad)
+    wanted = taught(theirs, tau, base.digest, told["torch"], recipe, pad, no_progress)
+    assert evidence["teacher_changed"] == wanted["teacher_changed"] > 0
     for mine, other in zip(told["mlx"], told["torch"], strict=True):
+        assert (mine.hard, mine.soft) == (other.hard, other.soft)
         np.testing.assert_allclose(np.sort(mine.soft_logs), np.sort(other.soft_logs.numpy()), atol=1e-4)
         assert np.mean(np.sort(mine.soft_ids) == np.sort(other.soft_ids.numpy())) > 0.9
     after = flat(ours)
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
-    student, _ = bases.load_base(base.dir)
-    for examples in told.values():
-        for index, example in enumerate(examples):
-            example.hard, example.soft = (0.5, 1.0) if index else (1.0, 0.0)
+    told["mlx"][0].soft = told["torch"][0].soft = 0.0
     batches = {engine: collate(examples, pad) for engine, examples in told.items()}
-    wanted = float(loss_of(answer_logits(student, batches["torch"]), batches["torch"]).detach())
-    got = mlx_dora.loss_of(ours, *mlx_dora.arrays(batches["mlx"])).item()
-    assert got == pytest.approx(wanted, abs=1e-3)
+    loss = float(loss_of(answer_logits(theirs, batches["torch"]), batches["torch"]).detach())
+    assert mlx_dora.loss_of(ours, *mlx_dora.arrays(batches["mlx"])).item() == pytest.approx(loss, abs=1e-3)
 
 
 def test_training_lowers_the_loss_and_changes_adapter_weights_only(base: bases.Base, tmp_path: Path) -> None:
@@ -183,7 +175,7 @@ def test_training_lowers_the_loss_and_changes_adapter_weights_only(base: bases.B
     changed = {name for name in start if not np.array_equal(start[name], end[name])}
     adapter = {name for name in start if name.rpartition(".")[2] in ("lora_a", "lora_b", "m")}
     assert changed == adapter
-    assert len(adapter) == 3 * 7 * SETTINGS["num_hidden_layers"]
+    assert len(adapter) == 3 * 7 * SHAPE.layers
     assert mlx_dora.loss_of(model, *all_of_them).item() < 0.8 * loss
     assert report.counts.trained_tokens == 12 * sum(len(example.answer) for example in examples)
 
@@ -275,9 +267,9 @@ def test_distilling_writes_a_whole_adapter_that_names_its_base(base: bases.Base,
         assert file.metadata()["hinet_base"] == base.digest
         shapes = {name: tuple(file.get_tensor(name).shape) for name in file.keys()}  # noqa: SIM118
     stem = "base_model.model.model.layers.1.mlp.down_proj."
-    assert shapes[stem + "lora_A.weight"] == (4, 24)
-    assert shapes[stem + "lora_B.weight"] == (16, 4)
-    assert shapes[stem + "lora_magnitude_vector"] == (16,)
+    assert shapes[stem + "lora_A.weight"] == (4, 72)
+    assert shapes[stem + "lora_B.weight"] == (48, 4)
+    assert shapes[stem + "lora_magnitude_vector"] == (48,)
     assert len(shapes) == 3 * 7 * 2
     assert metrics["base"] == base.digest
     assert np.mean(metrics["losses"][-12:]) < 0.7 * np.mean(metrics["losses"][:12])
@@ -290,8 +282,8 @@ def test_the_pocket_takes_the_adapter_as_it_is(base: bases.Base, tmp_path: Path)
     from hinet_tiers.pocket.gguf_adapter import export_adapter
 
     result = mlx_dora.distill(request(base, tmp_path), no_progress)
-    metrics = export_adapter(base, Path(result["adapter_dir"]), tmp_path / "adapter.gguf", rank=16)
-    assert metrics["tensors"] == 7 * SETTINGS["num_hidden_layers"]
+    metrics = export_adapter(base, Path(result["adapter_dir"]), tmp_path / "adapter.gguf", rank=SHAPE.hidden)
+    assert metrics["tensors"] == 7 * SHAPE.layers
     assert metrics["delta"] > 0.1
     assert metrics["delta_error"] < 1e-3
 
@@ -315,7 +307,7 @@ def test_a_task_vector_of_another_base_is_refused_and_leaves_nothing(base: bases
 
 
 def test_an_adapter_that_changes_nothing_or_is_not_finite_is_refused(base: bases.Base, tmp_path: Path) -> None:
-    with pytest.raises(AdapterInert):
+    with pytest.raises(NothingLearned, match="changed no parameter"):
         mlx_dora.distill(request(base, tmp_path, lr=0.0), no_progress)
     assert not (tmp_path / "out").exists()
     model = mlx_dora.load_base(base)
@@ -328,7 +320,7 @@ def test_an_adapter_that_changes_nothing_or_is_not_finite_is_refused(base: bases
 def test_pairs_are_needed(base: bases.Base, tmp_path: Path) -> None:
     args = request(base, tmp_path)
     Path(args["pairs"]).write_text("\n")
-    with pytest.raises(BadRequest, match="prepare the notes"):
+    with pytest.raises(NothingLearned, match="prepare the notes"):
         mlx_dora.distill(args, no_progress)
 
 

@@ -25,8 +25,8 @@ from hinet_tiers.base import Base, verify_base
 from hinet_tiers.batches import SOFT_TOKENS, Batch, Counts, Example, batched, collate, encode
 from hinet_tiers.data import read_pairs
 from hinet_tiers.distill import chosen
-from hinet_tiers.errors import AdapterInert, AdapterRefused, BadRequest
-from hinet_tiers.fit import Report, Schedule, planned
+from hinet_tiers.errors import AdapterRefused
+from hinet_tiers.fit import NothingLearned, Report, Schedule, planned
 from hinet_tiers.prompt import STOP
 from hinet_tiers.sparsify import densify, read_tau
 
@@ -52,7 +52,7 @@ def distill(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """The verb `train.distill {base_dir, tau, pairs, recipe, out_dir}` → {adapter_dir, metrics}, as `dora.distill`.
 
     `adapter` in `out_dir` is written whole or not at all. Raises BaseMismatch for a task vector of another base,
-    AdapterInert or AdapterRefused for an adapter that is of no use.
+    NothingLearned or AdapterRefused for an adapter that is of no use.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -63,7 +63,7 @@ def distill(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     pad = tokenizer.convert_tokens_to_ids(STOP)
     examples = chosen(encode(read_pairs(Path(args["pairs"])), tokenizer), recipe)
     if not examples:
-        raise BadRequest("There are no pairs to distil with: prepare the notes first.")
+        raise NothingLearned("There are no pairs to distil with: prepare the notes first.")
     progress(0, 1, "asking the teacher")
     model = load_base(base)
     told = taught(model, base, tau, examples, recipe, pad)
@@ -106,7 +106,9 @@ def answer_logits(model: Any, ids: Any, places: Any) -> Any:
 def taught(
     model: Any, base: Base, tau: Path, examples: Sequence[Example], recipe: recipes.Recipe, pad: int
 ) -> dict[str, Any]:
-    """Gives `examples` the teacher's soft targets. `model` is the base, and afterwards is it again, to the last bit.
+    """Gives `examples` soft targets as `hinet_tiers.distill.taught` does: the teacher's, or for replay the base's.
+
+    `model` is the base, and is the base again afterwards, to the last bit.
 
     Returns the evidence {teacher_changed, teacher_wall_s, teacher_cpu_s}. Raises BaseMismatch.
     """
@@ -114,16 +116,18 @@ def taught(
     from mlx.utils import tree_flatten
 
     wall, cpu = time.perf_counter(), time.process_time()
+    distinct = list({id(example): example for example in examples}.values())
+    add_soft_targets(model, [example for example in distinct if example.kind == "replay"], pad)
     frozen = dict(tree_flatten(model.parameters()))
     changed, teacher = 0, []
     for tensor in read_tau(tau, base.digest, base.shapes):
         teacher.append((tensor.name, frozen[tensor.name] + mx.array(densify(tensor))))
         changed += len(tensor.values)
     model.load_weights(teacher, strict=False)
-    add_soft_targets(model, list({id(example): example for example in examples}.values()), pad)
+    add_soft_targets(model, [example for example in distinct if example.kind != "replay"], pad)
     model.load_weights([(name, frozen[name]) for name, _ in teacher], strict=False)
     for example in examples:
-        example.soft = recipe.distill.soft
+        example.soft = recipe.distill.replay if example.kind == "replay" else recipe.distill.soft
         example.hard = 0.0 if example.kind == "replay" else recipe.distill.hard
     return {
         "teacher_changed": changed,
@@ -207,7 +211,7 @@ def add_dora(model: Any, recipe: recipes.Recipe) -> None:
 def fit(model: Any, examples: Sequence[Example], recipe: recipes.Recipe, *, pad: int, progress: Progress) -> Report:
     """Trains the adapter layers of `model` in place on `examples`, once each, and returns the evidence.
 
-    The counterpart of `hinet_tiers.fit.fit`. Raises ValueError when there are no examples.
+    The counterpart of `hinet_tiers.fit.fit`. Raises NothingLearned when there are none.
     """
     import mlx.core as mx
     from mlx import nn, optimizers
@@ -216,7 +220,7 @@ def fit(model: Any, examples: Sequence[Example], recipe: recipes.Recipe, *, pad:
     schedule = Schedule(lr=wanted.lr, passes=1.0, batch_tokens=wanted.batch_tokens)
     groups = planned(examples, schedule, recipe.seed + 2000)
     if not groups:
-        raise ValueError("there is nothing to train: no examples")
+        raise NothingLearned("There is nothing to train: no pairs.")
     report = Report(Counts())
     scales = (wanted.lr_b_scale, 1.0)
     adams = [optimizers.Adam(wanted.lr, betas=[schedule.beta1, schedule.beta2], bias_correction=True) for _ in scales]
@@ -247,7 +251,7 @@ def fit(model: Any, examples: Sequence[Example], recipe: recipes.Recipe, *, pad:
 def peft_tensors(model: Any) -> dict[str, Any]:
     """The trained arrays under PEFT's names and in its shapes: A float32 [rank, in], B [out, rank], magnitude [out].
 
-    Raises AdapterRefused for values that are not finite, AdapterInert when every B is still zero.
+    Raises AdapterRefused for values that are not finite, NothingLearned when every B is still zero.
     """
     import numpy as np
     from mlx.utils import tree_flatten
@@ -262,7 +266,7 @@ def peft_tensors(model: Any) -> dict[str, Any]:
             )
         tensors[f"{PEFT_PREFIX}{module}.{ADAPTER_LEAVES[leaf]}"] = np.ascontiguousarray(values.T)
     if not any(tensors[name].any() for name in tensors if name.endswith("lora_B.weight")):
-        raise AdapterInert("Training changed nothing: the adapter gives the base's own answers. Use more steps.")
+        raise NothingLearned("The distillation changed no parameter of the adapter.")
     return dict(sorted(tensors.items()))
 
 

@@ -221,7 +221,7 @@ def test_a_busy_port_is_named_with_what_to_do() -> None:
                     async with b.serve(SEED_B, [busy], {}):
                         raise AssertionError("two hosts share a port")
                 assert caught.value.exit_code == 5
-                assert "--listen" in str(caught.value.next_step)
+                assert "--port" in str(caught.value.next_step)
         async with b.serve(SEED_B, [addresses[0]], {}) as again:
             assert list(again) == list(addresses)
 

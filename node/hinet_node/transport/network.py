@@ -250,7 +250,7 @@ async def open_listeners(addresses: Sequence[Address]) -> list[trio.SocketListen
                     raise PortBusy(
                         f"Another program already listens on port {address.port} ({address}).",
                         next_step="Stop it (is another hinet-node running?), or choose another port: "
-                                  f"--listen {Address(address.kind, address.host, 0)}") from error
+                                  "hinet-node run --port 0") from error
                 elif address.is_wildcard:
                     problems.append(f"{address}: {_plainly(error)}")  # this machine lacks IPv4 or IPv6
                     continue

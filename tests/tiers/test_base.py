@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hinet_tiers import base, safetensors_file
+from hinet_tiers import base, base_sources, safetensors_file
 from hinet_tiers.errors import (
     BaseDamaged,
     BaseForeign,
@@ -151,6 +152,43 @@ def test_every_flipped_byte_in_a_gguf_head_is_survived(tmp_path: Path) -> None:
             GgufFile(bad).close()
         except BaseRefused:
             continue
+
+
+def test_a_model_whose_settings_are_damaged_is_refused_by_our_own_error_or_read(tmp_path: Path) -> None:
+    tiny_models.write_gguf_model(tmp_path / "m.gguf")
+    raw = (tmp_path / "m.gguf").read_bytes()
+    settings_end = raw.index(b"tokenizer.ggml.tokens")
+    bad = tmp_path / "bad.gguf"
+    refused = 0
+    for at in range(24, settings_end, 5):
+        for flip in (0x01, 0x80):
+            bad.write_bytes(raw[:at] + bytes([raw[at] ^ flip]) + raw[at + 1 :])
+            try:
+                base_sources.open_source(bad).close()
+            except BaseRefused:
+                refused += 1
+    assert refused > settings_end / 5
+
+
+@pytest.mark.parametrize("value", [None, -1, 0, 1 << 40, 0.5, "text", [], {}, True, [3], {"rope_type": 7}])
+def test_any_setting_of_a_folder_may_be_nonsense(tmp_path: Path, value: object) -> None:
+    tiny_models.write_folder(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    for key in ("vocab_size", "hidden_size", "num_attention_heads", "head_dim", "rope_parameters", "eos_token_id",
+                "rms_norm_eps", "num_key_value_heads", "max_position_embeddings", "model_type"):  # fmt: skip
+        path.write_text(json.dumps(config | {key: value}))
+        with contextlib.suppress(BaseRefused):
+            base_sources.open_source(tmp_path / "model").close()
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b'{"model": {"vocab": {"a": "b"}}}', b'{"model": {"vocab": {"a": 99999}}}',
+                                 b'{"model": {"vocab": {"a": 0}, "type": "Magic"}}'])  # fmt: skip
+def test_a_tokenizer_that_cannot_be_used_is_refused(tmp_path: Path, raw: bytes) -> None:
+    tiny_models.write_folder(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_bytes(raw)
+    with pytest.raises(BaseRefused, match="tokenizer"):
+        install(tmp_path / "model", tmp_path / "bases")
 
 
 def test_another_architecture_is_named(tmp_path: Path) -> None:

@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from hinet_protocol import base_digest
-from hinet_tiers import base_sources, gguf_export, safetensors_file
+from hinet_tiers import base_sources, base_tokenizer, gguf_export, safetensors_file
 from hinet_tiers.backend import Progress, no_progress
 from hinet_tiers.base_sources import Source
 from hinet_tiers.errors import BackendMissing, BaseDamaged, BaseNotFound, BaseRefused, NoSpace
+from hinet_tiers.prompt import STOP
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -225,6 +226,8 @@ def _build(source: Source, build: Path, progress: Progress, name: str) -> dict[s
         representations.append(_row(build, POCKET, kind="gguf", recipe=recipe))
     else:
         notes.append(reason)
+    if not base_tokenizer.has_token((build / "tokenizer.json").read_bytes(), STOP):
+        notes.append(f"its vocabulary has no {STOP}, which ends a turn: it can be served but not trained")
     files = [_row(build, path.name) for path in sorted(build.iterdir())]
     parameters = sum(base_digest.tensor_bytes(shape) // 4 for shape in shapes.values())
     return {

@@ -49,8 +49,11 @@ class LlamaShape:
             raise BaseRefused(
                 f"{where}: {self.heads} heads of {self.head} over {self.kv_heads} key heads is not possible."
             )
-        if not 0 < self.norm_epsilon < 1:
+        if type(self.norm_epsilon) not in (int, float) or not 0 < self.norm_epsilon < 1:
             raise BaseRefused(f"{where}: the norm's epsilon is {self.norm_epsilon!r}.")
+        for role, token in (("bos", self.bos), ("eos", self.eos), ("pad", self.pad)):
+            if token is not None and (type(token) is not int or not 0 <= token < self.vocab):
+                raise BaseRefused(f"{where}: the {role} token {token!r} is not in a vocabulary of {self.vocab}.")
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Every tensor of such a model in Hugging Face's names, with its shape. A tied head is not one of them."""

@@ -8,6 +8,7 @@ opened.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 JSON_BYTES_MAX = 256 << 20
+NAME_LETTERS_MAX = 120
 GGUF_ARCHITECTURES = ("llama",)
 FOLDER_TYPES = ("llama",)
 ROPE_KEYS = (
@@ -81,7 +83,7 @@ class GgufSource:
                 f"{path.name} holds rope_freqs.weight: the scaling behind it is not stored in a GGUF; "
                 "import the model's Hugging Face folder instead."
             )
-        self.name = str(settings.get("general.name") or path.stem)[:120]
+        self.name = _name(settings.get("general.name"), path)
         found: dict[str, tuple[int, ...]] = {}
         self._names: dict[str, str] = {}
         for gguf_name, tensor in self._file.tensors.items():
@@ -106,14 +108,16 @@ class GgufSource:
             raise BaseIncomplete(f"{path.name} lacks tensor model.embed_tokens.weight (token_embd.weight).")
         heads = need("attention.head_count")
         hidden = need("embedding_length")
-        if type(heads) is not int or heads < 1:
-            raise BaseRefused(f"{path.name}: llama.attention.head_count is {heads!r}.")
+        if type(heads) is not int or type(hidden) is not int or heads < 1:
+            raise BaseRefused(f"{path.name}: embedding_length {hidden!r}, head_count {heads!r}.")
         return LlamaShape(
             vocab=embedding[0], hidden=hidden, feed_forward=need("feed_forward_length"), layers=need("block_count"),
             heads=heads, kv_heads=settings.get("llama.attention.head_count_kv", heads),
             head=settings.get("llama.attention.key_length", hidden // heads), context=need("context_length"),
-            norm_epsilon=_short(need("attention.layer_norm_rms_epsilon")), tied=tied,
-            rope={"rope_theta": _short(settings.get("llama.rope.freq_base", 10000.0)), "rope_type": "default"},
+            norm_epsilon=_short(path, need("attention.layer_norm_rms_epsilon")), tied=tied,
+            rope={
+                "rope_theta": _short(path, settings.get("llama.rope.freq_base", 10000.0)), "rope_type": "default",
+            },
             bos=settings.get("tokenizer.ggml.bos_token_id"), eos=settings.get("tokenizer.ggml.eos_token_id"),
             pad=settings.get("tokenizer.ggml.padding_token_id"),
         )  # fmt: skip
@@ -147,7 +151,7 @@ class FolderSource:
         for key in ("quantization_config", "attention_bias", "mlp_bias"):
             if config.get(key):
                 raise BaseForeign(f"{path.name}/config.json sets {key}, which a plain Llama base does not have.")
-        self.name = path.resolve().name[:120]
+        self.name = _name(None, path.resolve())
         self._where = safetensors_file.names(self._shards())
         self._drop_buffers()
         self.shape = _shape_of_config(f"{path.name}/config.json", config)
@@ -233,7 +237,10 @@ def _shape_of_config(where: str, config: dict[str, Any]) -> LlamaShape:
     if kind not in ("default", "llama3", "linear"):
         raise BaseForeign(f"{where}: rope of type {kind!r} is not understood here.")
     kept = {key: rope[key] for key in ROPE_KEYS if key in rope}
-    kept |= {"rope_type": kind, "rope_theta": float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))}
+    kept |= {"rope_type": kind, "rope_theta": rope.get("rope_theta", config.get("rope_theta", 10000.0))}
+    for key, value in kept.items():
+        if key != "rope_type" and (type(value) not in (int, float) or not 0 < value < 1e30):
+            raise BaseRefused(f"{where}: the rope setting {key} is {value!r}.")
     hidden, heads = need("hidden_size"), need("num_attention_heads")
     if type(hidden) is not int or type(heads) is not int or heads < 1:
         raise BaseRefused(f"{where}: hidden_size {hidden!r}, num_attention_heads {heads!r}.")
@@ -249,8 +256,16 @@ def _shape_of_config(where: str, config: dict[str, Any]) -> LlamaShape:
     )  # fmt: skip
 
 
-def _short(value: float) -> float:
+def _name(given: Any, path: Path) -> str:
+    """A model's own name, fit for one line of a terminal."""
+    text = given if isinstance(given, str) and given.strip() else path.stem
+    return "".join(letter for letter in text if letter.isprintable())[:NAME_LETTERS_MAX]
+
+
+def _short(path: Path, value: Any) -> float:
     """A float32 setting as the shortest decimal that means the same float32 (9.999999747378752e-06 → 1e-05)."""
     import numpy as np
 
+    if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e30:
+        raise BaseRefused(f"{path.name}: {value!r} where a setting needs a number.")
     return float(str(np.float32(value)))

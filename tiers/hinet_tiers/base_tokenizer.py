@@ -111,9 +111,29 @@ def from_folder(path: Path, shape: LlamaShape) -> dict[str, bytes]:
         highest = max(ids)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BaseRefused(f"{file} is no BPE tokenizer in tokenizer.json's form, or it is damaged.") from error
-    if type(highest) is not int or highest >= shape.vocab:
-        raise BaseRefused(f"{file}: token {highest} has no row in an embedding of {shape.vocab}.")
+    if type(highest) is not int or not all(type(index) is int and 0 <= index < shape.vocab for index in ids):
+        raise BaseRefused(f"{file}: token {highest!r} has no row in an embedding of {shape.vocab}.")
+    _check_loads(file, raw)
     return {"tokenizer.json": raw, "tokenizer_config.json": _folder_config(path, tokenizer, shape)}
+
+
+def has_token(tokenizer_json: bytes, token: str) -> bool:
+    """Whether a checked tokenizer has this token in one piece."""
+    tokenizer = json.loads(tokenizer_json)
+    added = [row["content"] for row in tokenizer.get("added_tokens", [])]
+    return token in tokenizer["model"]["vocab"] or token in added
+
+
+def _check_loads(file: Path, raw: bytes) -> None:
+    """Let the library that will use the tokenizer read it, where it is installed."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return
+    try:
+        Tokenizer.from_str(raw.decode())
+    except Exception as error:  # the library raises nothing narrower
+        raise BaseRefused(f"{file} is no tokenizer that can be loaded: {str(error)[:200]}.") from error
 
 
 def _folder_config(path: Path, tokenizer: dict[str, Any], shape: LlamaShape) -> bytes:

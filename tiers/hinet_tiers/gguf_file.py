@@ -23,6 +23,7 @@ VERSIONS = (2, 3)
 SETTINGS_MAX = 10_000
 TENSORS_MAX = 1 << 20
 DIMENSIONS_MAX = 4
+ARRAY_MAX = 1 << 24
 ARRAY, STRING = 9, 8
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 
@@ -71,6 +72,8 @@ class _Cursor:
         if kind != ARRAY or nested:
             raise BaseRefused(f"{self.name}: {what} has the unknown value type {kind}: the file is damaged.")
         inner, count = self.scalar("<I", what), self.scalar("<Q", what)
+        if count > ARRAY_MAX:
+            raise BaseRefused(f"{self.name}: {what} claims {count} values; at most {ARRAY_MAX} are read.")
         least = 8 if inner == STRING else struct.calcsize(SCALARS.get(inner, "<B"))
         if count * least > self.size - self.position:
             raise BaseTruncated(f"{self.name}: {what} claims {count} values, more than the file has room for.")

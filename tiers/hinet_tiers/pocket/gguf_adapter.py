@@ -31,6 +31,7 @@ WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 CONFIG_BASE_KEY = "base_model_name_or_path"
 """The field of adapter_config.json that names the base, as `base:<digest>`."""
+CONFIG_BYTES_MAX = 1 << 20
 PREFIX = "base_model.model."
 SVD_SEED = 0x48694E65
 SVD_OVERSAMPLING = 8
@@ -93,6 +94,8 @@ def read_config(adapter_dir: Path, base_digest: str) -> dict[str, Any]:
     """`adapter_config.json`, checked. Raises BaseMismatch for another base, AdapterRefused for what is unknown."""
     path = adapter_dir / CONFIG
     try:
+        if path.stat().st_size > CONFIG_BYTES_MAX:
+            raise ValueError("too long")
         config = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise AdapterRefused(f"{path} is missing or damaged.") from error

@@ -1,4 +1,4 @@
-"""Every error of the protocol, one tree, each with a stable code that may cross the wire. SPEC.md, appendix A.
+"""Every error of the protocol, one tree, each with a stable code that may cross the wire. SPEC.md, 5.9.
 
     ProtocolError                 E_PROTOCOL
       EncodingError               E_ENCODING           bytes or value are not canonical

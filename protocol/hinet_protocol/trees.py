@@ -135,20 +135,24 @@ def merge_into(merged: dict[bytes, Versions], tree: Tree) -> list[bytes]:
 
 
 def shown(tree: Tree) -> dict[bytes, tuple[Version, bytes | None]]:
-    """What a person sees: name -> version and, for a concurrent edit, the name it competes for.
+    """What a person sees: name -> version and, for a concurrent edit, the name it competes for."""
+    found: dict[bytes, tuple[Version, bytes | None]] = {
+        name: (versions[0], None) for name, versions in tree.items() if not versions[0].deleted}
+    found.update(shown_beside(tree, tree))
+    return found
+
+
+def shown_beside(tree: Tree, names: Iterable[bytes]) -> dict[bytes, tuple[Version, bytes]]:
+    """The concurrent edits of these names: name shown -> version and the name it competes for.
 
     The first version has the name itself; each other one that is no deletion is shown beside it as
     `note.conflict-<8 digits of the device key>-<counter>.md`, with `~` added while that name is taken.
     """
-    found: dict[bytes, tuple[Version, bytes | None]] = {}
-    extra: list[tuple[bytes, Version]] = []
-    for name, versions in tree.items():
-        if not versions[0].deleted:
-            found[name] = (versions[0], None)
-            extra += [(name, version) for version in versions[1:] if not version.deleted]
+    extra = [(name, version) for name in names for version in tree[name][1:] if not version.deleted]
+    found: dict[bytes, tuple[Version, bytes]] = {}
     for name, version in sorted(extra, key=lambda pair: (pair[0], _rank(pair[1]))):
         beside = conflict_name(name, version)
-        while beside in found:
+        while beside in found or (beside in tree and not tree[beside][0].deleted):
             beside += b"~"
         found[beside] = (version, name)
     return found
@@ -167,19 +171,30 @@ def conflict_name(name: bytes, version: Version) -> bytes:
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-def cut_pages(tree: Tree) -> Iterator[list[bytes]]:
-    """The tree's names, sorted and cut into pages: after each name whose hash ends in a zero byte, else after 2,048
-    names or about 1 MiB of chunk ids. Equal trees are cut alike, and a change moves few borders."""
+def cut_pages(tree: Tree, names: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Names of the tree, sorted, cut into pages: after each name whose hash begins with a zero byte, else after 2,048
+    names or about 1 MiB of chunk ids. Equal trees are cut alike, and a change moves few borders. The cut depends on
+    nothing before the page, so it may begin at the first name of any page."""
     page: list[bytes] = []
     weight = 0
-    for name in sorted(tree):
+    for name in names:
         page.append(name)
-        weight += sum(len(version.chunks) + 64 for version in tree[name]) + len(name)
+        weight += _weight(tree, name)
         if ends_page(name) or len(page) >= page_entries_max or weight >= page_bytes_target:
             yield page
             page, weight = [], 0
     if page:
         yield page
+
+
+def is_closed(tree: Tree, page: Sequence[bytes]) -> bool:
+    """Whether a page that was cut ends where it does whatever name follows."""
+    return (ends_page(page[-1]) or len(page) >= page_entries_max
+            or sum(_weight(tree, name) for name in page) >= page_bytes_target)
+
+
+def _weight(tree: Tree, name: bytes) -> int:
+    return len(name) + sum(len(version.chunks) + 64 for version in tree[name])
 
 
 @functools.lru_cache(maxsize=262_144)

@@ -65,7 +65,7 @@ class VaultCore:
         self.settings = settings
         self.store = PackStore(disk, household, settings.index_path)
         self.heads = HeadStore(disk, household.identity_id, household.device_public, settings.heads_kept)
-        self.reader = ChunkReader(self.store, household, self._on_damage)
+        self.reader = ChunkReader(self.store, household, self.note_damage)
         self.view = View()
         self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings)
         self.trouble: dict[tuple[str, bytes], Trouble] = {}
@@ -89,13 +89,12 @@ class VaultCore:
         now = self.publisher.now()
         device = self.household.device_public
         content: dict[bytes, Version] = {}
-        before = self.view.shown()
         try:
             for name, source in sources.items():
                 pieces = files.source_chunks(source, self.settings.chunk_bytes)
                 size, digest, indirect, chunks = writer.add_content(pieces, count.bytes)
                 version = Version(device, 0, (), (), now, 0, False, size, digest, indirect, chunks)
-                row = before.get(name)
+                row = self.view.lookup(name)
                 if row is None or row[1] is not None or not row[0].same_content(version) or not self._held(row[0]):
                     content[name] = version
                 count.file()
@@ -107,22 +106,20 @@ class VaultCore:
         else:
             self.publisher.publish(writer, lambda seq: [
                 self._edit(name, version, seq) for name, version in content.items()])
-        shown = self.view.shown()
-        return [item_of(name, *shown[name]) for name in sources]
+        return [item_of(name, *self._row(name)) for name in sources]
 
     def remove(self, names: set[bytes]) -> int:
         """Tombstones for files; for a concurrent edit, a version that settles it."""
-        shown = self.view.shown()
-        rows = {name: shown[name] for name in names if name in shown}
+        rows = {name: row for name in sorted(names) if (row := self.view.lookup(name)) is not None}
         if not rows:
             return 0
         device, now = self.household.device_public, self.publisher.now()
 
         def versions(seq: int) -> list[tuple[bytes, Version]]:
             made = []
-            for name in {conflict_of or name for name, (_, conflict_of) in rows.items()}:
+            for name in sorted({conflict_of or name for name, (_, conflict_of) in rows.items()}):
                 settled = [version for version, conflict_of in rows.values() if conflict_of == name]
-                stays = Version(device, 0, (), (), now, deleted=True) if name in rows else shown[name][0]
+                stays = Version(device, 0, (), (), now, deleted=True) if name in rows else self.view.tree[name][0]
                 made.append(self._edit(name, stays, seq, settled))
             return made
         self.publisher.publish(self.publisher.writer(), versions)
@@ -197,18 +194,25 @@ class VaultCore:
 
     def shown(self) -> Mapping[bytes, tuple[Version, bytes | None]]:
         """Name shown -> version, and the name it competes for. Errors: `NotAuthorised` on a keeper."""
-        if not self.household.epoch_keys():
-            raise NotAuthorised("This device is a keeper: it holds the vault without the key and can't read it.",
-                                next_step="Read it on a device with the role member or admin.")
+        self._refuse_keeper()
         return self.view.shown()
 
     def version(self, name: bytes) -> tuple[Version, bytes | None]:
         """Errors: `UsageError` E_NO_SUCH_FILE, `NotAuthorised`."""
-        row = self.shown().get(name)
+        self._refuse_keeper()
+        return self._row(name)
+
+    def _row(self, name: bytes) -> tuple[Version, bytes | None]:
+        row = self.view.lookup(name)
         if row is None:
             raise UsageError(f"The vault holds no file {name.decode('utf-8', 'backslashreplace')!r}.",
                              code="E_NO_SUCH_FILE", next_step="`hinet-node vault ls` lists the files.")
         return row
+
+    def _refuse_keeper(self) -> None:
+        if not self.household.epoch_keys():
+            raise NotAuthorised("This device is a keeper: it holds the vault without the key and can't read it.",
+                                next_step="Read it on a device with the role member or admin.")
 
     def content(self, version: Version) -> Iterator[bytes]:
         """The content in chunks; the last check, of the whole digest, comes after the last chunk. Errors:
@@ -254,7 +258,9 @@ class VaultCore:
     def settle(self, code: str, subject: bytes = b"") -> None:
         self.trouble.pop((code, subject), None)
 
-    def _on_damage(self, pack: bytes) -> None:
+    def note_damage(self, pack: bytes) -> None:
+        """A pack was set aside."""
+        self.view.forget_pages()
         self.note_error(self.store.damaged_error(pack), pack)
 
 

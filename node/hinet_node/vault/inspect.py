@@ -91,7 +91,7 @@ def verify(core: VaultCore, *, deep: bool, on_progress: OnProgress | None) -> Ve
         if not core.store.matches_name(name):
             core.store.set_aside(name)
             core.reader.forget(name)
-            core.note_error(core.store.damaged_error(name), name)
+            core.note_damage(name)
             damaged.append(name)
         done += size
         if on_progress is not None:

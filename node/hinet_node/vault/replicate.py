@@ -67,7 +67,7 @@ class Replicator:
         try:
             async with self._peers.events() as events, trio.open_nursery() as nursery:
                 nursery.start_soon(self._announce)
-                nursery.start_soon(self._tend_keys)
+                nursery.start_soon(self._tend, nursery)
                 for session in self._peers.sessions:
                     self._follow(nursery, session)
                 task_status.started()
@@ -145,10 +145,12 @@ class Replicator:
                     continue  # its end is told by an event; the next session begins with a comparison
             await trio.sleep(_ANNOUNCE_PAUSE_S)
 
-    async def _tend_keys(self) -> None:
-        """When keys came with the chain, what could not be opened before can be now."""
+    async def _tend(self, nursery: trio.Nursery) -> None:
+        """Follow sessions whose event was lost; open what could not be opened before keys came with the chain."""
         while True:
             await trio.sleep(min(1.0, self._core.settings.sync_interval_s))
+            for session in self._peers.sessions:
+                self._follow(nursery, session)
             keys = frozenset(self._core.household.epoch_keys())
             if keys != self._keys_seen:
                 self._keys_seen = keys

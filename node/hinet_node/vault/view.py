@@ -5,13 +5,12 @@ Leaves opening chunks to `reader`, sealing to `writer`, heads on disk to `headst
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hinet_node.errors import IntegrityError, NotAuthorised
 from hinet_node.vault.items import Item
+from hinet_node.vault.pages import PageTable
 from hinet_node.vault.reader import ChunkReader
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.errors import TreeMalformed
@@ -21,21 +20,14 @@ from hinet_protocol.trees import (
     PageRef,
     Version,
     Versions,
-    cut_pages,
     decode_page,
     decode_root,
     encode_page,
     encode_root,
     merge_into,
     shown,
+    shown_beside,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    last: bytes
-    entries: int
-    chunk_id: bytes
 
 
 class View:
@@ -49,9 +41,10 @@ class View:
         """Head hash -> why its tree could not be opened yet."""
         self._taken_heads: set[bytes] = set()
         self._taken_pages: set[bytes] = set()
-        self._pages: dict[bytes, _Page] = {}
+        self._pages = PageTable()
         self._pages_epoch = b""
-        self._dirty: set[bytes] = set()
+        self._contested: set[bytes] = set()
+        self._beside: dict[bytes, tuple[Version, bytes]] | None = None
         self._shown: dict[bytes, tuple[Version, bytes | None]] | None = None
 
     # ---- taking heads up -----------------------------------------------------------------------------------------
@@ -107,29 +100,29 @@ class View:
             self._touch(name for name, _ in rows)
 
     def _touch(self, names: Iterable[bytes]) -> None:
-        self._dirty.update(names)
-        self._shown = None
+        changed = set(names)
+        self._pages.touch(changed)
+        for name in changed:
+            if len(self.tree.get(name, ())) > 1:
+                self._contested.add(name)
+            else:
+                self._contested.discard(name)
+        self._shown = self._beside = None
 
     # ---- writing the tree ----------------------------------------------------------------------------------------
 
     def write_tree(self, writer: PackWriter, epoch_id: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-        """Seal the pages that are not held yet, then the root: (root's chunk id, all page ids)."""
-        if epoch_id != self._pages_epoch:
-            self._pages, self._pages_epoch = {}, epoch_id
-        pages: dict[bytes, _Page] = {}
-        for names in cut_pages(self.tree):
-            known = self._pages.get(names[0])
-            if (known is None or (known.last, known.entries) != (names[-1], len(names))
-                    or not self._dirty.isdisjoint(names)):
-                known = _Page(names[-1], len(names), writer.add(TREE_PAGE, encode_page(self.tree, names)))
-            else:
-                writer.add_held(TREE_PAGE, known.chunk_id, functools.partial(encode_page, self.tree, names))
-            pages[names[0]] = known
-        root = writer.add(TREE_ROOT, encode_root([PageRef(first, page.chunk_id, page.entries)
-                                                  for first, page in pages.items()]))
-        self._pages = pages
-        self._dirty.clear()
-        return root, tuple(page.chunk_id for page in pages.values())
+        """Seal the pages that changed, then the root: (root's chunk id, all page ids)."""
+        with self._lock:
+            if epoch_id != self._pages_epoch:
+                self._pages.forget()
+                self._pages_epoch = epoch_id
+            rows = []
+            for page in self._pages.update(self.tree):
+                if page.chunk_id is None:
+                    page.chunk_id = writer.add(TREE_PAGE, encode_page(self.tree, page.names))
+                rows.append(PageRef(page.names[0], page.chunk_id, len(page.names)))
+        return writer.add(TREE_ROOT, encode_root(rows)), tuple(row.chunk_id for row in rows)
 
     def published(self, head: Head, page_ids: Iterable[bytes]) -> None:
         """The head that carries the written tree is durable."""
@@ -137,8 +130,9 @@ class View:
         self._taken_pages.update(page_ids)
 
     def forget_pages(self) -> None:
-        """After a failed put: the pages that it made were taken back."""
-        self._pages = {}
+        """Seal all pages anew the next time: a put failed and took its packs back, or a pack was set aside."""
+        with self._lock:
+            self._pages.forget()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -148,6 +142,16 @@ class View:
             if self._shown is None:
                 self._shown = shown(self.tree)
             return self._shown
+
+    def lookup(self, name: bytes) -> tuple[Version, bytes | None] | None:
+        """One row of `shown`, without making all of it."""
+        with self._lock:
+            versions = self.tree.get(name)
+            if versions and not versions[0].deleted:
+                return versions[0], None
+            if self._beside is None:
+                self._beside = shown_beside(self.tree, self._contested)
+            return self._beside.get(name)
 
 
 def item_of(name: bytes, version: Version, conflict_of: bytes | None) -> Item:

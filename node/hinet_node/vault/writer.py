@@ -68,14 +68,6 @@ class PackWriter:
             self._end(builder)
         return name
 
-    def add_held(self, kind: int, name: bytes, again: Callable[[], bytes]) -> None:
-        """Count a chunk that should be held already; `again` makes it anew in case its pack was set aside."""
-        held_in = self._store.index.pack_of(name)
-        if held_in is None:
-            self.add(kind, again())
-        else:
-            self.packs.add(held_in)
-
     def add_content(self, pieces: Iterator[bytes], on_bytes: Callable[[int], None]) -> tuple[int, bytes, bool, bytes]:
         """Store a file's content, given as chunks: (size, digest, indirect, chunk ids), as `Version` holds them."""
         state, size = blake3(), 0

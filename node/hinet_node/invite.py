@@ -112,9 +112,9 @@ class Inviter:
             async for news in entry.news:
                 if "error" in news:
                     raise news["error"]
-                emit(news)
                 if news["state"] == "joined":
                     return news
+                emit(news)
         finally:
             self._withdraw(record.selector)
         raise AssertionError("the news of an invitation end with a join or an error")

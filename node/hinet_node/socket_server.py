@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import trio
 
-from hinet_node.api import Api
+from hinet_node.api import Api, Emit
 from hinet_node.errors import NodeError, UsageError
 from hinet_node.foreign_errors import as_node_error
 from hinet_node.local_socket import (
@@ -113,10 +114,11 @@ async def _serve_call(api: Api, stream: trio.SocketStream, reader: _Reader, requ
     number, verb, args = request.get("id"), request.get("verb"), request.get("args")
     send_progress, receive_progress = trio.open_memory_channel[dict[str, Any]](PROGRESS_QUEUED_MAX)
 
-    def emit(progress: Mapping[str, Any]) -> None:
-        with suppress(trio.WouldBlock, trio.BrokenResourceError):
+    def send(progress: Mapping[str, Any]) -> None:
+        with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
             send_progress.send_nowait({"id": number, "progress": dict(progress)})
 
+    emit = _for_all_threads(send)
     answer: dict[str, Any] | None = None
 
     async def run_verb() -> None:
@@ -149,6 +151,32 @@ async def _serve_call(api: Api, stream: trio.SocketStream, reader: _Reader, requ
         nursery.cancel_scope.cancel()
     if answer is not None:
         await stream.send_all(_fitting(answer))
+
+
+def _for_all_threads(send: Emit) -> Emit:
+    """`send`, callable from worker threads too; from those, values that come too fast are dropped for the newest."""
+    token = trio.lowlevel.current_trio_token()
+    waiting: list[Mapping[str, Any]] = []
+    lock = threading.Lock()
+
+    def flush() -> None:
+        with lock:
+            progress = waiting.pop()
+        send(progress)
+
+    def emit(progress: Mapping[str, Any]) -> None:
+        if trio.lowlevel.in_trio_run():
+            send(progress)
+            return
+        with lock:
+            waiting.append(progress)
+            if len(waiting) > 1:
+                del waiting[0]
+                return
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(flush)
+
+    return emit
 
 
 def _fitting(answer: dict[str, Any]) -> bytes:

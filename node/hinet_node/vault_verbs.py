@@ -66,7 +66,8 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names) -> dict[str, Handler]:
         if not await vault.list(folder):
             raise no_such_file(name)
         items = await vault.restore(folder, Path(into), on_progress=lambda done: emit(_progress(done)))
-        return {"files": len(items), "bytes": sum(item.size for item in items), "to": str(Path(into, text_name(folder)))}
+        return {"files": len(items), "bytes": sum(item.size for item in items),
+                "to": str(Path(into, text_name(folder)))}
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         return (await vault.status()).as_json()

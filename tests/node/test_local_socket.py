@@ -57,6 +57,11 @@ def example_api() -> Api:
     async def broken(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         raise RuntimeError("our own bug")
 
+    @api.verb("thread")
+    async def thread(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+        await trio.to_thread.run_sync(lambda: [emit({"step": step}) for step in range(1000)])
+        return {"done": True}
+
     @api.verb("flood")
     async def flood(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         for step in range(10_000):
@@ -118,6 +123,23 @@ def test_a_slow_reader_loses_progress_and_not_the_result(folder: Path) -> None:
     async def main() -> None:
         async with serving(folder, example_api()):
             await in_thread(work)
+
+    trio.run(main)
+
+
+def test_progress_may_come_from_a_worker_thread(folder: Path) -> None:
+    def work() -> None:
+        seen: list[Mapping[str, Any]] = []
+        with Client(folder) as client:
+            assert client.call("thread", on_progress=seen.append, timeout_s=10.0) == {"done": True}
+        steps = [progress["step"] for progress in seen]
+        assert steps == sorted(steps)
+        assert steps
+
+    async def main() -> None:
+        async with serving(folder, example_api()) as unexpected:
+            await in_thread(work)
+        assert not unexpected
 
     trio.run(main)
 

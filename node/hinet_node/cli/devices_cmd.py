@@ -74,7 +74,7 @@ def _lines(device: dict[str, Any]) -> list[str]:
             ["tier", device["tier"]], ["state", device["state"]], ["fingerprint", device["fingerprint"]],
             ["key", device["public"]], ["added", day(device["added_unix_s"])],
             ["expires", day(device["expires_unix_s"])],
-            ["last seen", day(device["last_seen_unix_s"])], ["address", device["address"] or "-"],
+            ["last seen", day(device["last_seen_unix_s"])], ["address", output.address_text(device["address"] or "-")],
             ["version", output.clean(device["version"] or "-")],
             ["backends", ", ".join(output.clean(name) for name in device["backends"]) or "-"],
             ["memory", output.size_text(device["memory_bytes"]) if device["memory_bytes"] else "-"],

@@ -84,7 +84,7 @@ def _show_waiting(news: Mapping[str, Any], *, qr: bool) -> None:
         sys.stdout.flush()
     output.say("")
     if news["carrier"] == "code" and news["addresses"]:
-        output.say(f"Where multicast is blocked add:  --address {news['addresses'][0]}")
+        output.say(f"Where multicast is blocked add:  --address {output.address_text(news['addresses'][0])}")
     output.say("Waiting; Ctrl-C withdraws it.")
 
 

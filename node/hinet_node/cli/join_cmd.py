@@ -79,9 +79,10 @@ def _join(folder: str, keys: Any, wanted: Any) -> dict[str, Any]:
     from hinet_node import config
     from hinet_node import join as joining
     from hinet_node.cli import real_ports
+    from hinet_node.disk import RealDisk
     from hinet_node.household import describe_household
 
-    settings = config.read(real_ports.RealDisk(folder))
+    settings = config.read(RealDisk(folder))
     ports = real_ports.build(folder, settings)
     membership = trio.run(joining.join_household, ports, keys, wanted, _report)
     config.write(ports.disk, config.Config(name=membership.name, tier=membership.tier, port=settings.port,
@@ -94,7 +95,7 @@ def _report(news: dict[str, str]) -> None:
     if news["state"] == "looking":
         output.say("Looking for the inviting device ...")
     elif news["state"] == "found":
-        output.say(f"Found it at {news['address']}; checking the code ...")
+        output.say(f"Found it at {output.address_text(news['address'])}; checking the code ...")
     elif news["state"] == "asking":
         shown = output.style(news["fingerprint"], "bold", stream=sys.stderr)
         output.say(f"{output.clean(news['inviter'])} invites this machine as {news['role']}. There, compare the "

@@ -85,6 +85,15 @@ def size_text(size_bytes: int) -> str:
     raise AssertionError("the loop ends with TiB")
 
 
+def address_text(address: str) -> str:
+    """`/ip4/192.0.2.2/tcp/4001` as `192.0.2.2:4001`, which `--address` and `--static` take too."""
+    found = re.fullmatch(r"(?:/ip6zone/([^/]+))?/ip([46])/([^/]+)/tcp/(\d+)", address)
+    if found is None:
+        return clean(address)
+    zone, kind, host, port = found.groups()
+    return f"{host}:{port}" if kind == "4" else f"[{host}{f'%{zone}' if zone else ''}]:{port}"
+
+
 def ago_text(seconds: float) -> str:
     """`now`, `40 s ago`, `3 min ago`, `2 h ago`, `5 days ago`."""
     if seconds < 5:

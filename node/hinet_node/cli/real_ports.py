@@ -16,4 +16,4 @@ def build(folder: str, config: Config) -> Ports:
     clock, randomness = SystemClock(), SystemRandomness()
     interfaces = [config.interface] if config.interface else None
     return Ports(clock=clock, randomness=randomness, network=Libp2pNetwork(interfaces=interfaces),
-                 discovery=ZeroconfDiscovery(interfaces=interfaces), disk=RealDisk(folder), compute=ProcessCompute())
+                 discovery=ZeroconfDiscovery(only=interfaces), disk=RealDisk(folder), compute=ProcessCompute())

@@ -35,8 +35,8 @@ def screen(data: dict[str, Any]) -> Iterable[str]:
     yield f"identity  {data['identity']['id']}, chain height {data['identity']['height']}"
     if agent["running"]:
         since = output.ago_text(time.time() - agent["started_unix_s"])
-        where = ", ".join(agent["addresses"]) or "nowhere"
-        yield f"agent     {output.style('running', 'green')}, started {since}, listening on {where}"
+        near = [output.address_text(one) for one in agent["addresses"] if not one.startswith("/ip6zone/")]
+        yield f"agent     {output.style('running', 'green')}, started {since}, at {', '.join(near) or 'no address'}"
     else:
         yield f"agent     {output.style('not running', 'yellow')}; start it: {context.typed('run')}"
     yield ""

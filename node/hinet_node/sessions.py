@@ -244,7 +244,7 @@ class Session:
             except NetworkError:
                 data = b""
             if not data:
-                self.feed(machine.PeerGone())
+                self._lost()
                 return
             try:
                 for body in decoder.feed(data):
@@ -265,11 +265,17 @@ class Session:
                     await self._stream.send_all(frame)
                 except NetworkError:
                     self._outgoing.clear()
-                    self.feed(machine.PeerGone())
+                    self._lost()
                     return
                 self._outgoing_bytes = max(0, self._outgoing_bytes - len(frame))
                 if self._outgoing_bytes < QUEUE_BYTES:
                     self._room.unpark_all()
+
+    def _lost(self) -> None:
+        """The stream ended. After a goodbye the machine is closed already and this changes nothing."""
+        if self._machine.phase == "open":
+            self.reason = self.reason or "the connection was lost"
+        self.feed(machine.PeerGone())
 
     async def _tick(self) -> None:
         try:

@@ -368,6 +368,7 @@ def test_a_lost_peer_is_dialled_again_after_it_restarts() -> None:
         place.kill("cleo")
         await trio.sleep(1)
         assert anna.names() == ["bert"]
+        assert anna.reasons("closed") == ["the connection was lost"]
         await place.start("cleo", cleo.keys, disk=cleo.disk)
         await trio.sleep(10)
         assert anna.names() == ["bert", "cleo"]

@@ -276,6 +276,51 @@ def test_a_stranger_who_claims_huge_lengths_or_says_nothing_costs_nothing() -> N
     with_pair(test, {"/echo/1": echo})
 
 
+def test_a_stranger_can_send_no_more_than_its_first_line() -> None:
+    async def test(network: Libp2pNetwork, address: str) -> None:
+        port = int(address.rsplit("/", 1)[1])
+        sent = 0
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stranger:
+            try:
+                await stranger.send_all(b"\xff\xff\xff\xff\xff\xff\xff\x7f")
+                while sent < 256 << 20:
+                    await stranger.send_all(b"x" * 65536)
+                    sent += 65536
+            except trio.BrokenResourceError:
+                pass
+        assert sent < 32 << 20  # what fits into the kernel's buffers on both sides
+
+    with_pair(test, {})
+
+
+def test_a_line_that_gives_one_byte_at_a_time_is_slow_and_nothing_else() -> None:
+    async def trickle(source: trio.abc.Stream, target: trio.abc.Stream) -> None:
+        try:
+            while data := await source.receive_some(65536):
+                for byte in data:
+                    await target.send_all(bytes([byte]))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+
+    async def test(network: Libp2pNetwork, address: str) -> None:
+        async def proxy(near: trio.SocketStream) -> None:
+            far = await trio.open_tcp_stream("127.0.0.1", int(address.rsplit("/", 1)[1]))
+            async with far, trio.open_nursery() as nursery:
+                nursery.start_soon(trickle, near, far)
+                await trickle(far, near)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(trio.serve_tcp, proxy, 0)
+            port = listeners[0].socket.getsockname()[1]
+            stream = await (await network.dial(f"/ip4/127.0.0.1/tcp/{port}", PUBLIC_B, 10)).open_stream("/echo/1")
+            await stream.send_all(b"y" * 4000)
+            assert await receive_exactly(stream, 4000) == b"y" * 4000
+            nursery.cancel_scope.cancel()
+
+    with_pair(test, {"/echo/1": echo})
+
+
 def test_a_peer_that_ignores_its_window_is_cut_off() -> None:
     sent: list[int] = []
 

@@ -45,6 +45,7 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
         from hinet_node.disk import RealDisk
         from hinet_node.membership import Membership
 
+        RealDisk(folder).remove_leftovers()
         config = configs.read(RealDisk(folder))
         config = replace(config, port=config.port if port is None else port, listen=tuple(listen or config.listen),
                          static=tuple(multiaddr(one) for one in (*config.static, *(static or ()))))

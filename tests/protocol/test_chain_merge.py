@@ -141,6 +141,13 @@ def test_many_heads_are_merged_eight_at_a_time(three_admins: Chain) -> None:
     assert len(chain.heads) == 1
 
 
+def test_a_device_on_any_of_many_branches_can_be_removed(three_admins: Chain) -> None:
+    branches = [add(three_admins, keys(1), 20 + number) for number in range(20)]
+    chain = union(*branches)
+    for number in range(20):
+        assert not revoke(chain, keys(1), 20 + number).is_member(keys(20 + number).public)
+
+
 # --- any history -----------------------------------------------------------------------------------------------------
 
 step = st.tuples(

@@ -123,6 +123,24 @@ def test_two_epochs_made_apart_merge_into_one_choice_and_ask_for_a_third(househo
     assert len(open_keyring(household.chain, bert)) == 4
 
 
+def test_twenty_epochs_made_apart_are_joined_step_by_step(household: Any) -> None:
+    """One entry joins eight branches at most; nothing is lost on the way."""
+    start, ring = household.chain, open_keyring(household.chain, household.admin)
+    raws = [
+        make_epoch(start, household.admin, key=bytes([n]) * 32, ephemeral_seed=bytes([n]) * 32, time_s=1, keyring=ring)
+        for n in range(1, 21)
+    ]
+    household.chain = start.with_entries(raws)
+    rounds = 0
+    while needs_epoch(household.chain):
+        household.epoch(f"round {rounds}")
+        rounds += 1
+    assert rounds <= 4
+    assert len(household.chain.epoch_tips) == 1
+    bert = household.add("bert")
+    assert len(open_keyring(household.chain, bert)) == len(household.chain.epochs()) == 21 + rounds
+
+
 def test_the_epoch_that_reaches_no_removed_device_is_preferred(household: Any) -> None:
     bert = household.add("bert")
     start, ring = household.chain, open_keyring(household.chain, household.admin)

@@ -42,11 +42,12 @@ def make_device_add(
     With `keyring` and a fresh random `ephemeral_seed` (32 bytes), an admin or member is also given the keys of the
     current epochs; through them it opens the earlier ones. A keeper is given none.
     """
+    parents = _parents(chain, _certificate(chain, signer.public))
     epochs: list[tuple[bytes, bytes]] = []
     if keyring and ephemeral_seed is not None and role != "keeper":
         for epoch in chain.epoch_tips:
             key = keyring.get(epoch.epoch_id)
-            if key is not None:
+            if key is not None and chain.in_past(epoch.epoch_id, parents):
                 epochs.append((epoch.epoch_id, wrap_key(key.key, box_public, ephemeral_seed, epoch.epoch_id)))
     body = {
         "name": name,
@@ -58,7 +59,7 @@ def make_device_add(
         "ephemeral": ephemeral_public(ephemeral_seed) if epochs and ephemeral_seed is not None else None,
         "epochs": sorted(epochs)[: limits.epoch_previous_max],
     }
-    return _checked(chain, sign_entry(signer, chain.identity_id, _parents(chain), DEVICE_ADD, body, time_s))
+    return _checked(chain, sign_entry(signer, chain.identity_id, parents, DEVICE_ADD, body, time_s))
 
 
 def make_device_revoke(chain: Chain, signer: Signer, public: bytes, *, time_s: int, reason: str = "") -> bytes:
@@ -66,8 +67,9 @@ def make_device_revoke(chain: Chain, signer: Signer, public: bytes, *, time_s: i
 
     Raises LastAdmin when only the root may do it.
     """
+    parents = _parents(chain, _certificate(chain, signer.public), _certificate(chain, public))
     body = {"device": public, "reason": reason}
-    return _checked(chain, sign_entry(signer, chain.identity_id, _parents(chain), DEVICE_REVOKE, body, time_s))
+    return _checked(chain, sign_entry(signer, chain.identity_id, parents, DEVICE_REVOKE, body, time_s))
 
 
 def make_epoch(
@@ -88,12 +90,15 @@ def make_epoch(
     """
     if len(key) != 32:
         raise EpochError("An epoch key has 32 bytes.")
-    devices = [device for device in chain.members() if device.role != "keeper"]
+    parents = _parents(chain, _certificate(chain, signer.public))
+    devices = [one for one in chain.members() if one.role != "keeper" and chain.in_past(one.entry, parents)]
     if recipients is not None:
         wanted = set(recipients)
         devices = [device for device in devices if device.public in wanted]
     previous = []
     for epoch in chain.epoch_tips:
+        if not chain.in_past(epoch.epoch_id, parents):
+            continue  # more branches than one entry can join: `needs_epoch` stays true, the next epoch seals it
         held = None if keyring is None else keyring.get(epoch.epoch_id)
         if keyring is not None and epoch.epoch_id in keyring.broken:
             continue  # it must not stand in the way for ever
@@ -107,13 +112,25 @@ def make_epoch(
         "wraps": sorted((public, wrap_key(key, box, ephemeral_seed)) for public, box in reached),
         "previous": sorted(previous)[: limits.epoch_previous_max],
     }
-    return _checked(chain, sign_entry(signer, chain.identity_id, _parents(chain), EPOCH_NEW, body, time_s))
+    return _checked(chain, sign_entry(signer, chain.identity_id, parents, EPOCH_NEW, body, time_s))
 
 
-def _parents(chain: Chain) -> tuple[bytes, ...]:
-    """The heads, or the highest of them if there are more than one entry may name."""
-    heads = sorted(chain.heads, key=lambda name: (-(chain.height_of(name) or 0), name))
-    return tuple(heads[: limits.entry_parents_max])
+def _parents(chain: Chain, *needed: bytes | None) -> tuple[bytes, ...]:
+    """The heads to build on. If there are more than one entry may name: those that lead to what is needed (the hashes
+    of certificates), then the highest."""
+    if len(chain.heads) <= limits.entry_parents_max:
+        return chain.heads
+
+    def order(head: bytes) -> tuple[int, int, bytes]:
+        reached = sum(name is not None and chain.in_past(name, (head,)) for name in needed)
+        return (-reached, -(chain.height_of(head) or 0), head)
+
+    return tuple(sorted(chain.heads, key=order)[: limits.entry_parents_max])
+
+
+def _certificate(chain: Chain, public: bytes) -> bytes | None:
+    device = chain.device(public)
+    return None if device is None else device.entry
 
 
 def _checked(chain: Chain, raw: bytes) -> bytes:

@@ -234,6 +234,11 @@ class Chain:
         node = self._graph.get(name)
         return None if node is None else node.height
 
+    def in_past(self, name: bytes, parents: Iterable[bytes]) -> bool:
+        """The entry of this hash is one of `parents` (hashes of this chain) or in the past of one."""
+        node = self._graph.get(name)
+        return node is not None and bool(self._graph.past_of(parents) >> node.index & 1)
+
     def raws(self) -> tuple[bytes, ...]:
         """The raw bytes of all entries, parents first."""
         return tuple(entry.raw for entry in self.entries())

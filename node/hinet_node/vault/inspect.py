@@ -49,11 +49,11 @@ def status(core: VaultCore) -> VaultStatus:
 
 
 def _devices(core: VaultCore, newest: dict[bytes, Head]) -> tuple[DeviceState, ...]:
-    names = dict(core.household.members())
+    names, members = core.household.names(), core.household.members()
     seqs = {device: head.seq for device, head in newest.items()}
     trees = {head.tree_chunk for head in newest.values()}
     states = []
-    for device in sorted({*names, *newest, *core.peers_hold, core.household.device_public}):
+    for device in sorted({*members, *core.peers_hold, core.household.device_public}):
         head = newest.get(device)
         if head is not None:
             # Heads that only say "I have taken this up" do not count against anyone: equal trees are in step.
@@ -64,7 +64,7 @@ def _devices(core: VaultCore, newest: dict[bytes, Head]) -> tuple[DeviceState, .
             held = core.peers_hold.get(device, core.head_hashes())
             behind = sum(other.hash not in held for other in newest.values())
         else:
-            behind = None
+            behind = None  # it never wrote, and was not met since the start
         states.append(DeviceState(device, names.get(device, ""), head.seq if head else 0, behind, behind == 0,
                                   head.time if head else 0))
     return tuple(states)

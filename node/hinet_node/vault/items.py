@@ -25,6 +25,9 @@ class Household(Protocol):
     def members(self) -> Mapping[bytes, str]:
         """Public key -> name of the devices that may write to the vault now: neither keepers nor revoked ones."""
 
+    def names(self) -> Mapping[bytes, str]:
+        """Public key -> name, of every device that ever was in the household."""
+
     def current_epoch(self) -> bytes | None:
         """Id (32 bytes) of the epoch that new data is sealed under; None when this device holds no key of it."""
 
@@ -59,8 +62,8 @@ class DeviceState:
     head_seq: int
     """Number of its newest head held here; 0 when it never wrote."""
     behind: int | None
-    """How many heads of others it has not taken up; 0 when in step; None when it is not known (a keeper that was not
-    met since the start)."""
+    """How many heads of others it has not taken up; 0 when in step; None when it is not known. A keeper makes no heads:
+    it is listed once it was met, and what it said then counts."""
     in_step: bool
     time: int
     """Unix seconds of its newest head, by its own clock; 0 without one."""

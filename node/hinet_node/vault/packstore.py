@@ -83,6 +83,18 @@ class PackStore:
                 opened += 1
         return opened
 
+    def stuck(self) -> list[bytes]:
+        """Packs that could not be opened although their epoch's key is here, or whose header is none."""
+        found = []
+        for name, size in self.index.unopened():
+            try:
+                if self._reader(self.read_at(name, 0, header_bytes), size) is None:
+                    continue
+            except (PackMalformed, OSError):
+                pass  # a header that is none, or a file that is gone: looked at as well
+            found.append(name)
+        return found
+
     def on_disk(self) -> Iterator[bytes]:
         """Names of all pack files in the folders; other files are left alone."""
         for folder in self._disk.list("vault/packs"):

@@ -32,6 +32,7 @@ class ChunkReader:
         self._lock = threading.Lock()
         self._readers: OrderedDict[bytes, PackReader] = OrderedDict()
         self._id_keys: dict[bytes, bytes] = {}
+        self._looked_at: set[bytes] = set()
 
     def read(self, chunk_id: bytes) -> bytes:
         """The plaintext of a chunk, verified.
@@ -116,10 +117,11 @@ class ChunkReader:
         self._on_damage(place.pack)
 
     def _look_again(self) -> bool:
-        """Open packs whose key came since, and set aside those that don't open although their key is here."""
+        """Open packs whose key came since, and set aside damaged ones that don't open although their key is here."""
         opened = self._store.open_unopened()
-        for name, _ in self._store.index.unopened():
-            if not self._store.matches_name(name):
+        for name in self._store.stuck():
+            if name not in self._looked_at and not self._store.matches_name(name):
                 self._store.set_aside(name)
                 self._on_damage(name)
+            self._looked_at.add(name)
         return opened > 0

@@ -32,6 +32,8 @@ _PACKS_AT_ONCE = 2
 _ROUNDS_MAX = 8
 _PACK_PAGES_MAX = 1_024
 _ANNOUNCE_PAUSE_S = 0.05
+_STAYS = frozenset(("E_PACK_REFUSED", "E_HEAD", "E_SIGNATURE", "E_NO_SPACE"))
+"""What the owner should know of a sibling after it has left as well."""
 
 
 @dataclass(eq=False)
@@ -41,6 +43,8 @@ class _Follower:
     session: Session
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     wake: trio.Event = field(default_factory=trio.Event)
+    noted: set[str] = field(default_factory=set)
+    """Codes of what went wrong in the comparison that is under way."""
 
 
 class Replicator:
@@ -101,23 +105,32 @@ class Replicator:
         if known is not None and (session is None or known.session is session):
             known.scope.cancel()
             del self._followers[public]
+            for code, subject in tuple(self._core.trouble):
+                if subject == public and code not in _STAYS:
+                    self._core.settle(code, subject)
 
     async def _keep_in_step(self, follower: _Follower) -> None:
         session, public = follower.session, follower.session.device.public
         with follower.scope:
             while True:
+                follower.noted = set()
                 try:
-                    if await self._sync(session):
+                    if await self._sync(follower):
                         self.nudge()
-                    for code in ("E_NO_SPACE", "E_NETWORK", "E_PACK_REFUSED"):
-                        self._core.settle(code, public)
                 except NodeError as error:
-                    self._core.note_error(error, public)
+                    self._note(follower, error)
                 except ProtocolError as error:
-                    self._core.note_error(NetworkError(f"{session.device.name}: {error}"), public)
+                    self._note(follower, NetworkError(f"{session.device.name}: {error}"))
+                for code, subject in tuple(self._core.trouble):
+                    if subject == public and code not in follower.noted:
+                        self._core.settle(code, subject)
                 with trio.move_on_after(self._core.settings.sync_interval_s):
                     await follower.wake.wait()
                 follower.wake = trio.Event()
+
+    def _note(self, follower: _Follower, error: NodeError) -> None:
+        follower.noted.add(error.code)
+        self._core.note_error(error, follower.session.device.public)
 
     async def _on_notice(self, session: Session, message: VaultChanged) -> None:
         if needs_exchange(self._core.digest(), message.digest):
@@ -158,18 +171,19 @@ class Replicator:
 
     # ---- one sibling ---------------------------------------------------------------------------------------------
 
-    async def _sync(self, session: Session) -> bool:
+    async def _sync(self, follower: _Follower) -> bool:
         """Compare with one sibling and pull what it has and this device lacks; whether anything came.
 
         Errors: `NetworkError` and the sibling's errors, `NoSpace`, `IntegrityError`.
         """
+        session = follower.session
         own_digest = self._core.digest()
         reply = await self._ask(session, HeadsGet(own_digest), HeadsList)
         public = session.device.public
         if not needs_exchange(own_digest, reply.digest):
             self._core.peers_hold[public] = self._core.head_hashes()
             return False
-        heads = self._read_heads(session, reply)
+        heads = self._read_heads(follower, reply)
         self._core.peers_hold[public] = frozenset(head.hash for head in heads)
         fresh = [head for head in heads if self._core.heads.judge(head).kind in ("new", "fork")]
         came = False
@@ -179,8 +193,8 @@ class Replicator:
             came = True
         return bool(await self._vault.accept(fresh)) or came if fresh or came else False
 
-    def _read_heads(self, session: Session, reply: HeadsList) -> list[Head]:
-        members = self._core.household.members()
+    def _read_heads(self, follower: _Follower, reply: HeadsList) -> list[Head]:
+        members, name = self._core.household.members(), follower.session.device.name
         heads = []
         for raw in reply.heads:
             try:
@@ -188,9 +202,8 @@ class Replicator:
             except HeadUnauthorised:
                 continue  # a device that was revoked, or whose certificate has not reached this one yet
             except (HeadMalformed, SignatureInvalid) as error:
-                self._core.note_error(IntegrityError(
-                    f"{session.device.name} sent a head that was refused: {error}", code=error.code,
-                    next_step=f"Run `hinet-node vault verify` on {session.device.name}."), session.device.public)
+                self._note(follower, IntegrityError(f"{name} sent a head that was refused: {error}", code=error.code,
+                                                    next_step=f"Run `hinet-node vault verify` on {name}."))
         return heads
 
     async def _pull_round(self, session: Session, fresh: list[Head]) -> bool:

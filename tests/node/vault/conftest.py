@@ -77,6 +77,9 @@ class Member:
         return {public: name for public, name in self.family.names.items()
                 if public not in self.family.keepers and public not in self.family.revoked}
 
+    def names(self) -> Mapping[bytes, str]:
+        return dict(self.family.names)
+
     def current_epoch(self) -> bytes | None:
         return None if self.keeper or self.family.current in self.lacks_epochs else self.family.current
 

@@ -1,16 +1,17 @@
 """Full-text search over the owner's notes, for questions that the weights alone should not have to answer.
 
-Each sentence of each note is one row of an SQLite FTS5 table in memory (porter stems, BM25), beside it its note's title
-and, where the sentence states a fact about the owner in a form that training knows, the ways in which such a fact is
-asked: a question in other words than the note's still finds it. The table is a cache, made anew when the notes in the
-vault change. What an answer is made of is left to `learning`. SPEC "Retrieval".
+The table (SQLite FTS5 in memory, porter stems, BM25) holds *ways to ask*: each sentence of each note, its note's title,
+and, where the sentence states a fact about the owner in a form that training knows, every way in which training asks
+for such a fact. A passage is as good as its best few rows together, so a question in quite other words than the note's
+still finds it; and a fact gains from what the rest of its note says. The table is a cache, made anew when the notes in
+the vault change. What an answer is made of is left to `answers`. SPEC "Retrieval".
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,17 +22,17 @@ NOTE_BYTES_MAX = 1024 * 1024
 NOTES_MAX = 20_000
 PASSAGES_MAX = 200_000
 QUERY_WORDS_MAX = 48
-WEIGHTS = (2.0, 1.0, 1.5)
-"""BM25 weights of the columns: the sentence, its note's title, the ways it is asked."""
-FUSION = 8
-"""Reciprocal rank fusion's constant: how much more the first rank of a list counts than the second."""
-
-_COMMONEST = """
-a an and any are as at be been but by can could did do does for from had has have he her him his i if in is it its just
-kindly know let me my of on or our out over please remind say she should so someone tell than that the their them then
-there these they this those to up us was we were what when where which who whom whose why will with would you your
-"""
-STOP_WORDS = frozenset(_COMMONEST.split())
+ROWS_MAX = 1_000_000
+ROWS_LOOKED_AT = 400
+"""Best rows of a query that count."""
+ROWS_OF_A_PASSAGE = 6
+ROW_DECAY = 0.7
+"""The second best row of a passage counts this share of what it scores, the third this share of that, and so on."""
+NOTE_SHARE = 1.0
+"""How much of its note's best other sentence a fact gains."""
+HINT_EXACT, HINT_LOOSE = 0.6, 0.3
+"""What a guessed answer adds to the passage that says exactly that, and to those that it resembles; the best passage by
+the question alone has 1."""
 
 
 class VaultStore(Protocol):
@@ -75,19 +76,15 @@ class NotesIndex:
     """A searchable copy of some notes. Built whole; not changed afterwards."""
 
     def __init__(self, notes: Mapping[str, str]) -> None:
-        self._passages: list[tuple[str, str, str]] = []
+        self._passages: list[_Sentence] = []
+        self._passage_of_row: list[int] = []
         self._owner_words: frozenset[str] = frozenset()
         # One connection is used from one thread at a time: by the agent's loop once it is built.
         self._table = sqlite3.connect(":memory:", check_same_thread=False)
-        self._table.execute("CREATE VIRTUAL TABLE passage USING fts5(text, title, asked, tokenize='porter unicode61')")
-        rows = []
-        for note, text, title, told, asked in self._rows(notes):
-            self._passages.append((note, text, told))
-            rows.append((len(self._passages), text, title, asked))
-            if len(rows) >= PASSAGES_MAX:
-                break
+        self._table.execute("CREATE VIRTUAL TABLE way USING fts5(text, tokenize='porter unicode61')")
         with self._table:
-            self._table.executemany("INSERT INTO passage(rowid, text, title, asked) VALUES (?, ?, ?, ?)", rows)
+            self._table.executemany("INSERT INTO way(rowid, text) VALUES (?, ?)", self._rows(notes))
+        self._by_told = {_folded(sentence.told): number for number, sentence in enumerate(self._passages)}
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -100,56 +97,107 @@ class NotesIndex:
 
         Any text is a valid question; one without words finds nothing.
         """
-        scores: dict[int, float] = {}
-        for text, weight in ((question, 1.0), (hint, 1.0)):
-            for place, row in enumerate(self._ranked(text, limit * 4)):
-                scores[row] = scores.get(row, 0.0) + weight / (FUSION + place)
-        best = sorted(scores, key=lambda row: (-scores[row], row))[:limit]
-        return [Passage(*self._passages[row - 1], score=scores[row]) for row in best]
+        scores = _relative(self._with_their_notes(self._kin(question)))
+        exact = self._by_told.get(_folded(hint)) if hint else None
+        if exact is not None:
+            scores[exact] = scores.get(exact, 0.0) + HINT_EXACT
+        elif hint:
+            for number, score in _relative(self._kin(hint)).items():
+                scores[number] = scores.get(number, 0.0) + HINT_LOOSE * score
+        best = sorted(scores, key=lambda number: (-scores[number], number))[:limit]
+        return [Passage(note=self._passages[number].note, text=self._passages[number].text,
+                        told=self._passages[number].told, score=scores[number]) for number in best]
 
-    def _ranked(self, text: str, limit: int) -> list[int]:
-        words = [word for word in words_of(text) if word not in self._owner_words]
+    def _kin(self, text: str) -> dict[int, float]:
+        """Passage -> how well its ways to ask fit a text, best few rows together."""
+        words = self._words(text)
         if not words:
-            return []
+            return {}
         query = " OR ".join(f'"{word}"' for word in words)
-        found = self._table.execute(
-            "SELECT rowid FROM passage WHERE passage MATCH ? ORDER BY bm25(passage, ?, ?, ?), rowid LIMIT ?",
-            (query, *WEIGHTS, limit))
-        return [int(row[0]) for row in found]
+        rows = self._table.execute("SELECT rowid, bm25(way) FROM way WHERE way MATCH ? "
+                                   "ORDER BY bm25(way), rowid LIMIT ?", (query, ROWS_LOOKED_AT))
+        found: dict[int, list[float]] = {}
+        for row, score in rows:  # best first; SQLite's BM25 is negative
+            found.setdefault(self._passage_of_row[row], []).append(-float(score))
+        return {number: sum(score * ROW_DECAY**place for place, score in enumerate(scores[:ROWS_OF_A_PASSAGE]))
+                for number, scores in found.items()}
 
-    def _rows(self, notes: Mapping[str, str]) -> Iterable[tuple[str, str, str, str, str]]:
-        """(note, sentence, title, sentence as told, ways it is asked) of every sentence."""
-        from hinet_tiers.data.notes import as_first_person, find_owner, read_fact, read_note
+    def _with_their_notes(self, scores: dict[int, float]) -> dict[int, float]:
+        """The scores, facts raised by the best of their note's other sentences."""
+        best: dict[str, float] = {}
+        for number, score in scores.items():
+            sentence = self._passages[number]
+            if not sentence.fact:
+                best[sentence.note] = max(best.get(sentence.note, 0.0), score)
+        raised = dict(scores)
+        for number, sentence in enumerate(self._passages):
+            if sentence.fact and sentence.note in best:
+                raised[number] = raised.get(number, 0.0) + NOTE_SHARE * best[sentence.note]
+        return raised
+
+    def _words(self, text: str) -> list[str]:
+        """The words of a text that count: folded, each once, without the owner's name."""
+        words = dict.fromkeys(re.findall(r"\w+", text.casefold()))
+        return [word for word in words if word not in self._owner_words and word != "s"][:QUERY_WORDS_MAX]
+
+    def _rows(self, notes: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+        """(row, text) of every way to ask; fills `_passages` and `_passage_of_row` on the way."""
+        from hinet_tiers.data.notes import find_facts, find_owner, read_note
 
         read = [read_note(name, notes[name]) for name in sorted(notes)]
         owner = find_owner(read)
         self._owner_words = frozenset(re.findall(r"\w+", owner.full.casefold()))
+        facts = {(fact.note, fact.answer): fact for fact in find_facts(read, owner)}
         for note in read:
             for sentence in note.sentences:
-                fact = read_fact(as_first_person(sentence, owner), owner, note.name)
-                told, asked = (fact.answer, ways_asked(fact, owner)) if fact is not None else (sentence, "")
-                yield note.name, sentence, note.title, told, asked
+                told, fact = _fact_of(sentence, note.name, owner, facts)
+                if len(self._passages) >= PASSAGES_MAX:
+                    return
+                self._passages.append(_Sentence(note.name, sentence, told, fact is not None))
+                for text in (sentence, note.title, *(ways_asked(fact, owner) if fact is not None else ())):
+                    words = self._words(text)
+                    if words and len(self._passage_of_row) < ROWS_MAX:
+                        self._passage_of_row.append(len(self._passages) - 1)
+                        yield len(self._passage_of_row) - 1, " ".join(words)
 
 
-def ways_asked(fact: Any, owner: Any) -> str:
-    """Every way in which training asks for a fact, as one text without the owner's name."""
+@dataclass(frozen=True)
+class _Sentence:
+    note: str
+    text: str
+    told: str
+    fact: bool
+
+
+def _fact_of(sentence: str, note: str, owner: Any, facts: Mapping[tuple[str, str], Any]) -> tuple[str, Any | None]:
+    """A sentence as it is told to the model, and the fact that it states, if any."""
+    from hinet_tiers.data.notes import as_first_person, read_fact
+
+    fact = read_fact(as_first_person(sentence, owner), owner, note)
+    if fact is None:
+        return sentence, None
+    return fact.answer, facts.get((note, fact.answer), fact)
+
+
+def ways_asked(fact: Any, owner: Any) -> list[str]:
+    """Every way in which training asks for a fact, and the sentence that answers."""
     from hinet_tiers.data.frames import cores
     from hinet_tiers.data.notes import filled
-    from hinet_tiers.data.pairs import lexicon_questions
+    from hinet_tiers.data.pairs import context_questions, lexicon_questions
 
-    questions = [core[0] for core in cores(fact, owner, "")]
-    questions += [filled(template, owner, name="") for template in lexicon_questions(fact)]
-    words: dict[str, None] = {}
-    for question in questions:
-        words.update(dict.fromkeys(words_of(question)))
-    return " ".join(words)
+    ways = [form for core in cores(fact, owner, "") for form in core]
+    ways += [filled(template, owner, name="") for template in lexicon_questions(fact)]
+    return [*ways, *context_questions(fact, owner), fact.answer]
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text that a search can use: folded, each once, without the commonest; all of them if only such."""
-    words = list(dict.fromkeys(re.findall(r"\w+", text.casefold())))
-    telling = [word for word in words if word not in STOP_WORDS and word != "s"]
-    return (telling or words)[:QUERY_WORDS_MAX]
+def _relative(scores: dict[int, float]) -> dict[int, float]:
+    """The scores as shares of the best one."""
+    best = max(scores.values(), default=0.0)
+    return {number: score / best for number, score in scores.items()} if best > 0 else {}
+
+
+def _folded(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 class Retrieval:

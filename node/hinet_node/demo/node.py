@@ -58,12 +58,16 @@ class DemoNode:
             raise error
         return result
 
-    def start(self) -> None:
-        """Start the agent; returns once it answers on its socket."""
+    def launch(self) -> None:
+        """Start the agent, without waiting for it."""
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 self._line("run", "--quiet", "--listen", "127.0.0.1"), stdin=subprocess.DEVNULL, stdout=output,
                 stderr=output, env=child_environment(), start_new_session=True, preexec_fn=_end_with_parent)
+
+    def await_ready(self) -> None:
+        """Return once the agent answers on its socket. Errors: `NodeError` with its last words."""
+        assert self._process is not None, "launch comes first"
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not agent_answers(self.home):
             if self._process.poll() is not None:

@@ -75,7 +75,8 @@ class Play:
         count = len(words.read_text("utf-8").split())
         words.unlink()
         base = self.cloud.command("base", "import")["base"]
-        self.cloud.start()
+        self.cloud.launch()
+        self.cloud.await_ready()
         self.facts.update(identity=made["identity"]["id"], words=count,
                           base={"name": base["name"], "digest": base["digest"], "parameters": base["parameters"]})
         return f"identity {made['identity']['id']}, {count} words, base {base['name']} {base['digest'][:12]}"
@@ -88,7 +89,9 @@ class Play:
                                             "--approve-fingerprint", shown)
             node.command("join", "--code-stdin", "--name", node.name, "--tier", node.tier, "--no-service",
                          typed=invitation["code"] + "\n")
-            node.start()
+            node.launch()
+        for node in self.nodes:
+            node.await_ready()
         self._wait("every device sees the other three", self._all_connected)
         devices = self.cloud.call("devices")["devices"]
         self.facts["devices"] = [{"name": row["name"], "role": row["role"], "tier": row["tier"],

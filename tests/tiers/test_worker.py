@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 from hinet_tiers import registry, sparsify, worker
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300
+"""A worker that hangs is ended, so that its test fails instead of waiting."""
 
 
 class Spoken:
@@ -31,6 +34,9 @@ class Spoken:
             stderr=subprocess.PIPE, env=environment,
         )  # fmt: skip
         self.progress: list[dict[str, Any]] = []
+        self._patience = threading.Timer(PATIENCE_S, self.process.kill)
+        self._patience.daemon = True
+        self._patience.start()
 
     def send(self, raw: bytes) -> None:
         assert self.process.stdin is not None
@@ -42,7 +48,9 @@ class Spoken:
         head = self.process.stdout.read(4)
         if len(head) < 4:
             return None
-        return dict(msgpack.unpackb(self.process.stdout.read(int.from_bytes(head, "big"))))
+        length = int.from_bytes(head, "big")
+        assert length <= worker.FRAME_BYTES_MAX, f"no frame on the pipe: {head!r}"
+        return dict(msgpack.unpackb(self.process.stdout.read(length)))
 
     def ask(self, verb: Any, args: Any = None, identifier: Any = 7) -> dict[str, Any]:
         body = msgpack.packb({"id": identifier, "verb": verb, "args": args or {}})
@@ -57,6 +65,7 @@ class Spoken:
 
     def end(self) -> tuple[int, str]:
         _, said = self.process.communicate(timeout=60)
+        self._patience.cancel()
         return self.process.returncode, said.decode()
 
 
@@ -284,3 +293,26 @@ def test_errors_cross_the_pipe_with_their_code_and_exit_code() -> None:
     assert worker.describe(TauDamaged("bad"))["exit_code"] == 7
     assert worker.describe(OSError(28, "No space left on device"))["code"] == "E_NO_SPACE"
     assert json.dumps(worker.describe(KeyError("into")))
+
+
+def test_a_real_worker_installs_a_base_serves_it_and_outlives_a_bad_adapter(tmp_path: Path) -> None:
+    from . import tiny_models
+
+    tiny_models.write_gguf_model(tmp_path / "m.gguf")
+    spoken = Spoken(backend="")
+    into = str(tmp_path / "bases")
+    made = spoken.ask("base.install", {"source": str(tmp_path / "m.gguf"), "into": into})["result"]
+    assert spoken.progress[-1]["step"] == spoken.progress[-1]["total"]
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:-100])
+    cut = spoken.ask("base.install", {"source": str(tmp_path / "cut.gguf"), "into": into})["error"]
+    assert (cut["code"], cut["exit_code"]) == ("E_BASE_TRUNCATED", 7)
+    assert spoken.ask("serve.load", {"base_dir": made["dir"], "threads": 1})["result"]["digest"] == made["digest"]
+    question = {"question": "who?", "max_tokens": 4}
+    before = spoken.ask("serve.answer", question)["result"]["answer"]
+    refused = spoken.ask("serve.adapter", {"path": str(tmp_path / "m.gguf"), "base_digest": made["digest"]})["error"]
+    assert refused["code"] == "E_ADAPTER_REFUSED"
+    other = spoken.ask("serve.adapter", {"path": None, "base_digest": "ab" * 32})["error"]
+    assert other["code"] == "E_BASE_MISMATCH"
+    assert spoken.ask("serve.answer", question)["result"]["answer"] == before
+    code, said = spoken.end()
+    assert code == 0, said

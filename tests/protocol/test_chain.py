@@ -336,12 +336,12 @@ def test_a_locator_stays_small_on_a_long_chain(long_chain: Chain) -> None:
 
 @pytest.fixture(scope="session")
 def long_chain() -> Chain:
-    """2,000 entries: one admin adds and removes devices in turn."""
+    """1,000 entries: one admin adds and removes devices in turn."""
     root = RootKey(b"l" * 32)
     admin = DeviceKeys(b"a" * 32, b"b" * 32)
     chain = Chain.from_entries([make_genesis(root, 1)])
     raws = [make_genesis(root, 1), raw_add(root, chain, chain.heads, admin, "admin", role="admin")]
-    for number in range(1_998):
+    for number in range(998):
         parents = (parse_entry(raws[-1]).hash,)
         keys = DeviceKeys.from_entropy(blake3(b"%d" % (number // 2)).digest(64))
         if number % 2:
@@ -354,12 +354,12 @@ def long_chain() -> Chain:
 def test_a_long_chain_is_verified_in_linear_time(long_chain: Chain) -> None:
     raws = long_chain.raws()
     began = time.process_time()
-    half = Chain.from_entries(raws[:1_000])
+    half = Chain.from_entries(raws[:500])
     first_s = time.process_time() - began
     began = time.process_time()
     whole = Chain.from_entries(raws)
     assert whole.members()
     whole_s = time.process_time() - began
-    assert len(half) == 1_000
-    assert whole_s < 6 * first_s
-    print(f"2,000 entries in {whole_s:.2f} s")
+    assert len(half) == 500
+    assert whole_s < 4 * first_s
+    print(f"1,000 entries in {whole_s:.2f} s")

@@ -155,7 +155,7 @@ async def _serve_call(api: Api, stream: trio.SocketStream, reader: _Reader, requ
 
 def _for_all_threads(send: Emit) -> Emit:
     """`send`, callable from worker threads too; from those, values that come too fast are dropped for the newest."""
-    token = trio.lowlevel.current_trio_token()
+    token, own_thread = trio.lowlevel.current_trio_token(), threading.get_ident()
     waiting: list[Mapping[str, Any]] = []
     lock = threading.Lock()
 
@@ -165,7 +165,7 @@ def _for_all_threads(send: Emit) -> Emit:
         send(progress)
 
     def emit(progress: Mapping[str, Any]) -> None:
-        if trio.lowlevel.in_trio_run():
+        if threading.get_ident() == own_thread:
             send(progress)
             return
         with lock:

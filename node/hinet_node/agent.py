@@ -102,7 +102,7 @@ class Agent:
                            listen=self._listen, static=self.config.static, discover=self._discover,
                            handlers={JOIN_PROTOCOL: self.inviter.handle})
         self.api.add_all(agent_verbs(self))
-        self.api.add_all(vault_verbs(self.vault, self.ports.disk, self.membership.names))
+        self.api.add_all(vault_verbs(self.vault, self.ports.disk, self.membership.names, self.membership))
         self.api.add_all(self.inviter.verbs())
         self.api.add_all(self.learning.handlers())
         self.membership.on_growth(self._chain_grew)

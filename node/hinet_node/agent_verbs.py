@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hinet_node.api import Emit, Handler, text_of
 from hinet_node.household import describe_household, find_device, revocation_consequences
 from hinet_node.peers import Session
+from hinet_node.vault_verbs import vault_status
 
 if TYPE_CHECKING:
     from hinet_node.agent import Agent
@@ -23,11 +24,10 @@ def agent_verbs(agent: Agent) -> dict[str, Handler]:
     """The handlers, by verb."""
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        vault = (await agent.vault.status()).as_json()
-        vault.pop("schema", None)
+        vault = await vault_status(agent.vault, agent.membership)
         household = _household(agent)
         return {"agent": _agent(agent), **household, "vault": vault, "invitations": agent.inviter.open_invitations(),
-                "warnings": [*_warnings(agent), *vault["trouble"]]}  # type: ignore[misc]
+                "warnings": [*_warnings(agent), *vault["trouble"]]}
 
     async def devices(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         return {"devices": _household(agent)["devices"]}

@@ -15,7 +15,7 @@ from typing import Any
 from hinet_node.api import Emit, Handler, text_of, whole_number_of
 from hinet_node.errors import IntegrityError, NodeError, UsageError
 from hinet_node.ports import Disk
-from hinet_node.vault import Item, Progress, Vault
+from hinet_node.vault import Household, Item, Progress, Vault
 
 RESERVED = b".hinet/"
 FILES_MAX = 100_000
@@ -26,7 +26,7 @@ Names = Callable[[], Mapping[bytes, str]]
 """Public key -> device name, of every device that ever was in the household."""
 
 
-def vault_verbs(vault: Vault, disk: Disk, names: Names) -> dict[str, Handler]:
+def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) -> dict[str, Handler]:
     """The handlers, by verb."""
 
     async def add(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names) -> dict[str, Handler]:
                 "to": str(Path(into, text_name(folder)))}
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        return (await vault.status()).as_json()
+        return await vault_status(vault, household)
 
     async def verify(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         report = await vault.verify(deep=args.get("deep") is True, on_progress=lambda done: emit(_progress(done)))
@@ -78,6 +78,13 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names) -> dict[str, Handler]:
 
     return {"vault.add": add, "vault.put": put, "vault.ls": ls, "vault.get": get, "vault.status": status,
             "vault.verify": verify}
+
+
+async def vault_status(vault: Vault, household: Household) -> dict[str, Any]:
+    """The vault's own status, and whether this device can read it (a keeper can't)."""
+    found = (await vault.status()).as_json()
+    found.pop("schema", None)
+    return {**found, "readable": household.current_epoch() is not None}
 
 
 def find_files(roots: list[Path], under: bytes) -> tuple[list[tuple[bytes, Path]], list[str]]:

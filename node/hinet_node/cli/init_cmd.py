@@ -104,7 +104,8 @@ def _write_words(path: Path, words: tuple[str, ...]) -> Path:
 
 def _show_words(words: tuple[str, ...], *, ask: bool) -> None:
     output.say("These 24 words are your identity. Write them on paper, in order.")
-    output.say("They are shown only now. Whoever has them owns the household; without them a lost household is lost.")
+    output.say("They are shown only now. Whoever has them owns the household; without them, a household whose")
+    output.say("devices are all lost can't be brought back.")
     output.say("")
     rows = [[f"{row + 1 + 6 * column:>2} {words[row + 6 * column]}" for column in range(4)] for row in range(6)]
     for line in output.table(rows, indent="  "):

@@ -39,11 +39,12 @@ def screen(data: dict[str, Any]) -> Iterable[str]:
         yield f"agent     {output.style('running', 'green')}, started {since}, at {', '.join(near) or 'no address'}"
     else:
         yield f"agent     {output.style('not running', 'yellow')}; start it: {context.typed('run')}"
+    if data["vault"] is not None:
+        yield from status_lines(data["vault"], brief=True)
     yield ""
     yield from device_table(data["devices"])
-    yield ""
-    if data["vault"] is not None:
-        yield from status_lines(data["vault"])
+    if data["invitations"] or data["warnings"]:
+        yield ""
     for invitation in data["invitations"]:
         yield f"An invitation is open: role {invitation['role']}, {max(0, invitation['left_s']) // 60 + 1} min left."
     for warning in data["warnings"]:

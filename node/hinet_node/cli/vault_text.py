@@ -8,17 +8,21 @@ from typing import Any
 from hinet_node.cli import output
 
 
-def status_lines(data: dict[str, Any]) -> Iterable[str]:
-    """The vault's state for a person."""
-    yield (f"{data['files']} files ({output.size_text(data['files_bytes'])}) in {data['packs']} packs "
-           f"({output.size_text(data['packs_bytes'])}); {output.size_text(data['free_bytes'])} free on this disk")
+def status_lines(data: dict[str, Any], *, brief: bool = False) -> Iterable[str]:
+    """The vault's state for a person; `brief` names only the devices that are not in step."""
+    files, packs = data["files"], data["packs"]
+    held = f"{packs} {'pack' if packs == 1 else 'packs'} ({output.size_text(data['packs_bytes'])})"
+    if data["readable"]:
+        held = f"{files} {'file' if files == 1 else 'files'} ({output.size_text(data['files_bytes'])}) in {held}"
+    yield f"{'vault     ' if brief else ''}{held}; {output.size_text(data['free_bytes'])} free on this disk"
     if data["missing_packs"]:
         yield output.style(f"{data['missing_packs']} packs are still to come from the siblings", "yellow")
     if data["conflicts"]:
         yield output.style(f"{data['conflicts']} files were edited on two devices at once: both versions are kept",
                            "yellow")
-    rows = [[output.clean(device["name"]), _behind(device)] for device in data["devices"]]
-    yield from output.table(rows, indent="  ")
+    behind = [device for device in data["devices"] if not (brief and device["in_step"])]
+    yield from output.table([[output.clean(device["name"]), _behind(device)] for device in behind],
+                            indent="          " if brief else "  ")
     for trouble in data["trouble"]:
         yield output.style(output.clean(trouble["what"]), "yellow")
         yield f"  next: {output.clean(trouble['next'])}"
@@ -27,4 +31,6 @@ def status_lines(data: dict[str, Any]) -> Iterable[str]:
 def _behind(device: dict[str, Any]) -> str:
     if device["in_step"]:
         return output.style("in step", "green")
-    return "not met yet" if device["behind"] is None else output.style(f"behind by {device['behind']}", "yellow")
+    if device["behind"] is None:
+        return "its copy is not known"
+    return output.style(f"behind by {device['behind']}", "yellow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -165,8 +166,13 @@ def test_a_bomb_is_stopped_at_the_promised_size() -> None:
     bomb = zstandard.ZstdCompressor(level=19).compress(bytes(1 << 28))
     raw = sealed_by_a_member(row(DATA, 1, len(bomb), packs.chunk_bytes_max), bomb)
     reader, (slot,) = open_pack(raw, KEY)
-    with pytest.raises(PackDamaged):
-        reader.open_slot(slot, raw[slot.offset:slot.offset + slot.sealed_bytes], ID_KEY)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PackDamaged):
+            reader.open_slot(slot, raw[slot.offset:slot.offset + slot.sealed_bytes], ID_KEY)
+        assert tracemalloc.get_traced_memory()[1] < 3 * packs.chunk_bytes_max
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_chunk_under_a_wrong_id_is_refused() -> None:

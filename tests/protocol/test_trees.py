@@ -101,6 +101,26 @@ def test_a_new_edit_is_the_one_shown_and_leaves_other_edits_beside_it(moves: Any
         item for item in others if not item.deleted}
 
 
+def test_an_edit_survives_later_edits_by_its_own_device_beside_it() -> None:
+    """The writer's counters go on, so a vector alone would claim that its earlier, still open edit was replaced."""
+    for contents in itertools.permutations((b"1", b"2")):
+        left, right = Device(A), Device(B)
+        left.edit(b"n", b"base")
+        trees.merge_into(right.tree, left.tree)
+        both = {left.edit(b"n", contents[0]), right.edit(b"n", contents[1])}
+        trees.merge_into(left.tree, right.tree)
+        loser = left.tree[b"n"][1]
+        for round_number in range(4):
+            for device, other in ((left, right), (right, left)):
+                new = device.edit(b"n", b"later %d" % round_number)
+                trees.merge_into(other.tree, device.tree)
+                assert left.tree[b"n"] == right.tree[b"n"] == (new, loser)
+        assert loser in both
+        left.edit(b"n", b"settled", settle=1)
+        trees.merge_into(right.tree, left.tree)
+        assert len(right.tree[b"n"]) == 1
+
+
 @given(steps)
 def test_every_concurrent_edit_is_shown_under_a_name_of_its_own(moves: Any) -> None:
     devices, _, _ = play(moves)

@@ -248,6 +248,22 @@ def test_a_sibling_that_sends_wrong_bytes_is_named_and_nothing_of_it_counts(worl
     trio.run(main)
 
 
+def test_a_head_counts_only_when_all_of_its_packs_are_here(world: Any) -> None:
+    async def main() -> None:
+        left, right = await world.node("cloud"), await world.node("laptop")
+        await left.vault.put(b"a", noise(200_000))
+        (head,) = left.vault.core.heads.current()
+        names = sorted(left.vault.core.store.on_disk())
+        assert len(names) > 2
+        for name in names:
+            assert await right.vault.accept([head]) == []
+            assert await right.names() == []
+            right.vault.core.store.add_whole(name, left.disk.read(pack_path(name)))
+        assert await right.vault.accept([head]) == [head]
+        assert await right.vault.get(b"a") == noise(200_000)
+    trio.run(main)
+
+
 def test_a_sibling_that_offers_nonsense_is_refused(world: Any) -> None:
     def swapped(reply: Any) -> Any:
         return PackBytes(b"x" * 32, 0, 0, b"") if isinstance(reply, PackBytes) else reply

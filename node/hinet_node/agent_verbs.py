@@ -73,8 +73,7 @@ def _connected(agent: Agent, session: Session) -> dict[str, Any]:
     hello = session.hello
     return {"state": "connected", "address": session.address, "version": hello.agent,
             "backends": list(hello.backends), "memory_bytes": hello.memory_bytes,
-            "bases": [digest.hex() for digest in hello.bases], "last_seen_unix_s": int(agent.ports.clock.now_unix_s()),
-            "chain_behind": max(0, agent.membership.chain().height - hello.height)}
+            "bases": [digest.hex() for digest in hello.bases], "last_seen_unix_s": int(agent.ports.clock.now_unix_s())}
 
 
 def _warnings(agent: Agent) -> list[dict[str, str]]:

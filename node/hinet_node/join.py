@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
+from hinet_node import seen
 from hinet_node.address_book import AddressBook
 from hinet_node.errors import NetworkError, NodeError, NoSpace
 from hinet_node.home import DEVICE_KEY
@@ -155,6 +156,7 @@ class _Attempt:
             try:
                 stored.append(Membership.adopt(ports.disk, ports.randomness, ports.clock, self._keys, action.chain))
                 AddressBook(ports.disk).keep(connection.remote_public, connection.remote_address, ())
+                seen.write(ports.disk, {connection.remote_public: int(ports.clock.now_unix_s())})
             except NodeError as error:
                 failure = JoinError(f"The new device could not keep what it was given: {error}")
                 failure.__cause__ = error

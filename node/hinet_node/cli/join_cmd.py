@@ -76,7 +76,7 @@ def _read_code(code: str, *, from_stdin: bool) -> str:
 def _join(folder: str, keys: Any, wanted: Any) -> dict[str, Any]:
     import trio
 
-    from hinet_node import config
+    from hinet_node import config, seen
     from hinet_node import join as joining
     from hinet_node.cli import real_ports
     from hinet_node.disk import RealDisk
@@ -88,7 +88,7 @@ def _join(folder: str, keys: Any, wanted: Any) -> dict[str, Any]:
     config.write(ports.disk, config.Config(name=membership.name, tier=membership.tier, port=settings.port,
                                            listen=settings.listen, interface=settings.interface,
                                            static=tuple(dict.fromkeys((*settings.static, *wanted.addresses)))))
-    return {**describe_household(membership, {}), "home": folder}
+    return {**describe_household(membership, seen.read(ports.disk)), "home": folder}
 
 
 def _report(news: dict[str, str]) -> None:

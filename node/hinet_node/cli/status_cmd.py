@@ -74,6 +74,4 @@ def _abilities(device: dict[str, Any]) -> str:
     parts = [", ".join(output.clean(name) for name in device["backends"])]
     if device["memory_bytes"]:
         parts.append(output.size_text(device["memory_bytes"]))
-    if device["chain_behind"]:
-        parts.append(f"chain behind by {device['chain_behind']}")
     return output.style("  ".join(part for part in parts if part), "dim")

@@ -200,6 +200,7 @@ def test_devices_that_start_at_the_same_moment_agree_on_one_session() -> None:
             await trio.sleep(20)
             (one,), (other,) = anna.peers.sessions, bert.peers.sessions
             assert one.dialled_by_us != other.dialled_by_us
+            assert len(anna.peers._all) == len(bert.peers._all) == 1
             assert one.is_open
             assert other.is_open
 

@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 import trio
+from libp2p.io.exceptions import ConnectionClosedError
 from nacl.signing import SigningKey
 
 from hinet_node.errors import NetworkError, PortBusy, UsageError
 from hinet_node.ports import Connection, Stream, StreamHandler
 from hinet_node.transport import Libp2pNetwork
+from hinet_node.transport.wire import Wire
 
 SEED_A, SEED_B = b"a" * 32, b"b" * 32
 PUBLIC_A, PUBLIC_B = (bytes(SigningKey(seed).verify_key) for seed in (SEED_A, SEED_B))
@@ -291,6 +293,35 @@ def test_a_stranger_can_send_no_more_than_its_first_line() -> None:
         assert sent < 32 << 20  # what fits into the kernel's buffers on both sides
 
     with_pair(test, {})
+
+
+def test_a_stranger_with_a_key_can_send_no_more_than_its_first_line_either() -> None:
+    async def test(network: Libp2pNetwork, address: str) -> None:
+        host: Any = network._host
+        sent = 0
+        stream = await trio.open_tcp_stream("127.0.0.1", int(address.rsplit("/", 1)[1]))
+        secured = await host._secure(Wire(stream, is_initiator=True), PUBLIC_B)
+        try:
+            await secured.write(b"\xff\xff\xff\xff\xff\xff\xff\x7f")
+            while sent < 256 << 20:
+                await secured.write(b"x" * 65000)
+                sent += 65000
+        except ConnectionClosedError:
+            pass
+        assert sent < 32 << 20
+        await stream.aclose()
+
+    with_pair(test, {})
+
+
+def test_a_receive_on_a_silent_stream_can_be_cancelled() -> None:
+    async def test(network: Libp2pNetwork, address: str) -> None:
+        stream = await (await network.dial(address, PUBLIC_B, 5)).open_stream("/echo/1")
+        with trio.move_on_after(0.1) as scope:
+            await stream.receive_some(1)
+        assert scope.cancelled_caught
+
+    with_pair(test, {"/echo/1": echo})
 
 
 def test_a_line_that_gives_one_byte_at_a_time_is_slow_and_nothing_else() -> None:

@@ -64,5 +64,6 @@ def _device(membership: Membership, device: Device, last_seen: Mapping[bytes, in
     else:
         state = "this" if device.public == membership.device_public else "away"
     return {**_plain(device), "state": state, "added_unix_s": device.added_s,
-            "expires_unix_s": device.expires_s or None, "last_seen_unix_s": last_seen.get(device.public), "address": None, "version": None, "backends": [],
-            "memory_bytes": None, "bases": [], "revoke_reason": device.revoke_reason}
+            "expires_unix_s": device.expires_s or None, "last_seen_unix_s": last_seen.get(device.public),
+            "address": None, "version": None, "backends": [], "memory_bytes": None, "bases": [],
+            "revoke_reason": device.revoke_reason}

@@ -190,8 +190,8 @@ class Inviter:
 
     def _withdraw(self, selector: str) -> None:
         record, entry = self._store.get(selector), self._open.get(selector)
-        if record is not None and record.state == "open":
-            self._store.save(record.cancel())
+        if record is not None and record.state == "open" and self._store.left_s(record) > 0:
+            self._store.save(record.cancel())  # an expired one stays so: a late joiner is told that, and no other story
         if entry is not None:
             self._end(entry, InvitationExpired("The invitation was withdrawn."))
 

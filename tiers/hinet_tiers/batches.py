@@ -187,8 +187,9 @@ def add_soft_targets(model: Any, examples: Sequence[Example], pad: int, tokens_m
     with torch.no_grad():
         for group in batched(examples, tokens_max, seed=0):
             batch = collate(group, pad)
-            logs = torch.log_softmax(answer_logits(model, batch), dim=-1)
-            values, ids = logs.topk(SOFT_TOKENS, dim=-1)
+            logits = answer_logits(model, batch)
+            best, ids = logits.topk(SOFT_TOKENS, dim=-1)
+            values = best - logits.logsumexp(-1, keepdim=True)
             start = 0
             for example in group:
                 end = start + len(example.answer)

@@ -147,7 +147,7 @@ def read_fact(sentence: str, owner: Owner, note: str) -> Fact | None:
             value = short(match.group("v"))
             if value:
                 answer = filled(entry["say"], owner, value)
-                return Fact(note, "", key, "value", value, False, answer)
+                return Fact(note, "", key, "value", value, False, answer[0].upper() + answer[1:])
     return None
 
 
@@ -168,7 +168,7 @@ def noun_fact(noun: str, value: str, called: bool, owner: Owner, note: str) -> F
     if " of " in noun:
         head, tail = noun.split(" of ", 1)
         answer = f"The {head} of {owner.first}'s {tail} is {value}."
-    return Fact(note, noun, relation_key(noun), kind, value, called, answer)
+    return Fact(note, noun, relation_key(noun), kind, value, called, answer[0].upper() + answer[1:])
 
 
 def relation_key(noun: str) -> str:

@@ -22,6 +22,7 @@ from hinet_tiers.distill import chosen, taught
 from hinet_tiers.errors import BaseMismatch
 from hinet_tiers.fit import Free, NothingLearned, Schedule, fit, use_threads
 from hinet_tiers.laptop import mlx_dora
+from hinet_tiers.laptop.dora_forward import rearranged
 from hinet_tiers.prompt import STOP
 
 SETTINGS = "adapter_config.json"
@@ -82,10 +83,18 @@ def train_adapter(
         return answer_logits(inner, batch)
 
     schedule = Schedule(lr=values.lr, passes=1.0, batch_tokens=values.batch_tokens)
-    report = fit(
-        student, free, examples, schedule, pad=pad, seed=recipe.seed + 2000, progress=progress,
-        note="distilling into the adapter", logits_of=logits_of,
-    )  # fmt: skip
+    with rearranged(student):
+        report = fit(
+            student,
+            free,
+            examples,
+            schedule,
+            pad=pad,
+            seed=recipe.seed + 2000,
+            progress=progress,
+            note="distilling into the adapter",
+            logits_of=logits_of,
+        )
     return student, report
 
 

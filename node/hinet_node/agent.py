@@ -52,6 +52,7 @@ class Agent:
         self.started_s = ports.clock.now_unix_s()
         self.last_seen: dict[bytes, int] = {}
         self.clock_offsets_s: dict[bytes, int] = {}
+        self.refused: dict[bytes, str] = {}
         self._listen = tuple(config.listen_addresses() if listen is None else listen)
         self._socket = socket
         self._vault_settings = vault_settings
@@ -139,7 +140,10 @@ class Agent:
             self.log(f"{name} left: {event.reason}")
         else:
             self.log(f"{name} was refused: {event.reason}")
+            if self.membership.chain().is_member(event.public):
+                self.refused[event.public] = event.reason  # such as a copied home: two devices under one key
         if event.kind != "refused":
+            self.refused.pop(event.public, None)
             self.last_seen[event.public] = int(self.ports.clock.now_unix_s())
             seen.write(self.ports.disk, self.last_seen)
 

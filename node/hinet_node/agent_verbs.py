@@ -81,6 +81,9 @@ def _warnings(agent: Agent) -> list[dict[str, str]]:
     if not agent.membership.device.live:
         found.append(_warning("E_REVOKED", "this device was put out of the household",
                               "join again as a new device: hinet-node --home PATH join CODE"))
+    for public, reason in agent.refused.items():
+        name = agent.membership.names().get(public, "a device")
+        found.append(_warning("E_REFUSED", f"{name} was refused: {reason}", "on that device: hinet-node status"))
     for session in agent.peers.sessions:
         offset_s = agent.clock_offsets_s.get(session.device.public, 0)
         if abs(offset_s) > CLOCK_OFFSET_WARN_S:

@@ -264,3 +264,43 @@ def test_long_lists_come_in_pages() -> None:
         assert (first["more"], rest["more"]) == (True, False)
 
     in_house(test)
+
+
+def test_a_copied_home_is_shown_as_a_conflict() -> None:
+    async def test(house: House) -> None:
+        await house.found()
+        await house.join("laptop")
+        await house.until(house.connected(("cloud", "laptop")))
+        copy = house.disks["copy"] = MemoryDisk("copy")
+        original = house.disks["laptop"]
+        for name in original._files:
+            copy.write_atomic("/".join(name), original.read("/".join(name)))
+        await house.start("copy")
+        await house.until(lambda: bool(house.agents["cloud"].refused))
+        warnings = (await house.call("cloud", "status"))["warnings"]
+        assert [(one["code"], "laptop was refused" in one["what"]) for one in warnings] == [("E_REFUSED", True)]
+
+    in_house(test)
+
+
+def test_a_wrong_clock_is_a_warning_and_nothing_worse() -> None:
+    async def test(house: House) -> None:
+        await house.found()
+        await house.join("laptop")
+        house.kill("laptop")
+        await trio.sleep(1)
+        await house.start("laptop")
+        await house.until(house.connected(("cloud", "laptop"), ("laptop", "cloud")))
+        assert not (await house.call("cloud", "status"))["warnings"]
+        clock = house.agents["cloud"].ports.clock
+        assert isinstance(clock, VirtualClock)
+        clock.offset_s = 86_400
+        house.kill("laptop")
+        await house.until(lambda: not house.agents["cloud"].peers.sessions)
+        await house.start("laptop")
+        await house.until(house.connected(("cloud", "laptop"), ("laptop", "cloud")))
+        warnings = (await house.call("cloud", "status"))["warnings"]
+        assert [one["code"] for one in warnings] == ["E_CLOCK"]
+        assert "behind ours" in warnings[0]["what"]
+
+    in_house(test)

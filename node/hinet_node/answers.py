@@ -16,7 +16,10 @@ from hinet_node.serving import Serving
 
 TOKENS_MAX = 48
 QUESTION_CHARACTERS_MAX = 4000
-PASSAGES = 4
+PASSAGES_SHOWN = 3
+"""Passages that are found, and named beside the answer."""
+UNKNOWN = "I do not know"
+"""How training teaches to begin an answer about somebody whom the notes do not know."""
 
 
 class Answers:
@@ -42,10 +45,18 @@ class Answers:
         hot = await (self._adapters.bare(report) if base_only else self._adapters.hot(report))
         told = await self._serving.answer(hot, asked, [], tokens_max)
         closed_book = str(told["answer"])
-        passages: list[Passage] = []
-        if retrieval:
-            passages = await self._retrieval.search(asked, closed_book if served else "", limit=PASSAGES)
-            if passages:
-                told = await self._serving.answer(hot, asked, [row.told for row in passages], tokens_max)
+        passages = await self._passages(asked, closed_book, served is not None) if retrieval else []
+        if passages:
+            # Small models mix up facts that stand side by side: a fact that is whole in itself is read alone.
+            read = passages[:1] if passages[0].fact else passages
+            told = await self._serving.answer(hot, asked, [row.told for row in read], tokens_max)
         return {"answer": str(told["answer"]), "revision": served.revision if served else None,
                 "closed_book": closed_book, "notes": [{"note": row.note, "text": row.text} for row in passages]}
+
+    async def _passages(self, question: str, closed_book: str, tuned: bool) -> list[Passage]:
+        """The notes to answer from; none when a tuned model says that it does not know the stranger asked about, so
+        that the owner's facts are not told of somebody else."""
+        index = await self._retrieval.index()
+        if tuned and closed_book.startswith(UNKNOWN) and index.names_a_stranger(question):
+            return []
+        return index.search(question, closed_book if tuned else "", limit=PASSAGES_SHOWN)

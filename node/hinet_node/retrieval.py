@@ -30,7 +30,7 @@ ROW_DECAY = 0.7
 """The second best row of a passage counts this share of what it scores, the third this share of that, and so on."""
 NOTE_SHARE = 1.0
 """How much of its note's best other sentence a fact gains."""
-HINT_EXACT, HINT_LOOSE = 0.6, 0.3
+HINT_EXACT, HINT_LOOSE = 0.35, 0.3
 """What a guessed answer adds to the passage that says exactly that, and to those that it resembles; the best passage by
 the question alone has 1."""
 
@@ -51,6 +51,8 @@ class Passage:
     text: str
     told: str
     score: float
+    fact: bool = False
+    """Whether the sentence states a fact about the owner, whole in itself."""
 
 
 async def read_notes(vault: VaultStore) -> dict[str, str]:
@@ -79,6 +81,7 @@ class NotesIndex:
         self._passages: list[_Sentence] = []
         self._passage_of_row: list[int] = []
         self._owner_words: frozenset[str] = frozenset()
+        self._words_known = {word for text in notes.values() for word in re.findall(r"\w+", text.casefold())}
         # One connection is used from one thread at a time: by the agent's loop once it is built.
         self._table = sqlite3.connect(":memory:", check_same_thread=False)
         self._table.execute("CREATE VIRTUAL TABLE way USING fts5(text, tokenize='porter unicode61')")
@@ -106,7 +109,16 @@ class NotesIndex:
                 scores[number] = scores.get(number, 0.0) + HINT_LOOSE * score
         best = sorted(scores, key=lambda number: (-scores[number], number))[:limit]
         return [Passage(note=self._passages[number].note, text=self._passages[number].text,
-                        told=self._passages[number].told, score=scores[number]) for number in best]
+                        told=self._passages[number].told, score=scores[number],
+                        fact=self._passages[number].fact) for number in best]
+
+    def names_a_stranger(self, question: str) -> bool:
+        """Whether a name in the question (a capital inside a sentence, not the owner's) stands in no note."""
+        for sentence in re.split(r"[.!?:]\s+", question):
+            names = re.findall(r"(?<!^)\b[A-Z]\w+", sentence)
+            if any(name.casefold() not in self._words_known for name in names):
+                return True
+        return False
 
     def _kin(self, text: str) -> dict[int, float]:
         """Passage -> how well its ways to ask fit a text, best few rows together."""
@@ -219,6 +231,7 @@ class Retrieval:
         return self._index
 
     async def search(self, question: str, hint: str = "", *, limit: int = 4) -> list[Passage]:
+        """As `NotesIndex.search`."""
         return (await self.index()).search(question, hint, limit=limit)
 
     def close(self) -> None:

@@ -96,6 +96,14 @@ def test_query_syntax_is_only_words(index: NotesIndex, text: str) -> None:
     assert isinstance(index.search(text), list)
 
 
+@pytest.mark.parametrize(("question", "stranger"), [
+    ("What is Bram's dog called?", True), ("Hello! What is Bram Oakes's dog called?", True),
+    ("What is Anka Brodd's dog called?", False), ("Who is Joreth?", False), ("Where is the boat?", False),
+    ("Hello. Where is the boat?", False)])
+def test_a_name_that_no_note_knows_is_a_stranger(index: NotesIndex, question: str, stranger: bool) -> None:
+    assert index.names_a_stranger(question) is stranger
+
+
 def test_no_notes_find_nothing() -> None:
     assert NotesIndex({}).search("anything") == []
 

@@ -186,15 +186,15 @@ class Play:
         return self.sets.split(told["answers"])
 
     def _with_notes(self) -> dict[str, float]:
-        """The share of right answers when the pocket may look into the notes."""
+        """The share of right answers, and of leaks, when the pocket may look into the notes."""
         from hinet_tiers.evaluate import score
 
         shares = {}
-        for name in ("near", "far"):
+        for name in ("near", "far", "stranger"):
             rows = getattr(self.sets, name)
             told = self.pocket.call("ask.many", {"questions": [row["question"] for row in rows], "retrieval": True},
                                     self._show)
-            shares[name] = questions.share(score(rows, told["answers"]))
+            shares["leak" if name == "stranger" else name] = questions.share(score(rows, told["answers"]))
         return shares
 
     def _artifacts(self, node: DemoNode, revision: str) -> dict[str, int]:

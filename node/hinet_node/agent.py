@@ -32,6 +32,7 @@ Log = Callable[[str], None]
 """Takes one readable line without a time."""
 
 EPOCH_TURN_S = 5.0
+GOODBYE_S = 2.0
 
 class Agent:
     """One running device. `api` can be called once `run` has started."""
@@ -90,6 +91,10 @@ class Agent:
                 await self._start_parts(nursery)
                 task_status.started(self.addresses)
                 await self._stop.wait()
+                with trio.move_on_after(GOODBYE_S):
+                    async with trio.open_nursery() as farewell:
+                        for session in self.peers.sessions:
+                            farewell.start_soon(session.close, "this device stops")
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):

@@ -304,3 +304,17 @@ def test_a_wrong_clock_is_a_warning_and_nothing_worse() -> None:
         assert "behind ours" in warnings[0]["what"]
 
     in_house(test)
+
+
+def test_an_agent_that_stops_says_goodbye() -> None:
+    async def test(house: House) -> None:
+        await house.found()
+        await house.join("laptop")
+        await house.until(house.connected(("cloud", "laptop"), ("laptop", "cloud")))
+        await house.call("laptop", "agent.stop")
+        await house.agents["laptop"].stopped.wait()
+        await house.until(lambda: not house.agents["cloud"].peers.sessions)
+        [said] = [line for line in house.logs["cloud"] if line.startswith("laptop left: ")]
+        assert said == "laptop left: the other side said goodbye"
+
+    in_house(test)

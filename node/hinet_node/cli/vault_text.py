@@ -14,13 +14,14 @@ def status_lines(data: dict[str, Any], *, brief: bool = False) -> Iterable[str]:
     held = f"{packs} {'pack' if packs == 1 else 'packs'} ({output.size_text(data['packs_bytes'])})"
     if data["readable"]:
         held = f"{files} {'file' if files == 1 else 'files'} ({output.size_text(data['files_bytes'])}) in {held}"
-    yield f"{'vault     ' if brief else ''}{held}; {output.size_text(data['free_bytes'])} free on this disk"
+    behind = [device for device in data["devices"] if not (brief and device["in_step"])]
+    whole = ", every device in step" if brief and not behind else ""
+    yield f"{'vault     ' if brief else ''}{held}{whole}; {output.size_text(data['free_bytes'])} free on this disk"
     if data["missing_packs"]:
         yield output.style(f"{data['missing_packs']} packs are still to come from the siblings", "yellow")
     if data["conflicts"]:
         yield output.style(f"{data['conflicts']} files were edited on two devices at once: both versions are kept",
                            "yellow")
-    behind = [device for device in data["devices"] if not (brief and device["in_step"])]
     yield from output.table([[output.clean(device["name"]), _behind(device)] for device in behind],
                             indent="          " if brief else "  ")
     for trouble in data["trouble"]:

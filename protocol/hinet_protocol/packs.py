@@ -103,10 +103,10 @@ class _Seals:
     def __init__(self, header: PackHeader, epoch_key: bytes) -> None:
         self._cipher = ChaCha20Poly1305(EpochKey(header.epoch_id, epoch_key).pack_key(header.salt))
 
-    def close(self, kind: int, slot: int, chunk: bytes, plaintext: bytes) -> bytes:
+    def seal(self, kind: int, slot: int, chunk: bytes, plaintext: bytes) -> bytes:
         return self._cipher.encrypt(slot.to_bytes(12, "big"), plaintext, _associated(kind, slot, chunk))
 
-    def open(self, kind: int, slot: int, chunk: bytes, sealed: bytes) -> bytes:
+    def unseal(self, kind: int, slot: int, chunk: bytes, sealed: bytes) -> bytes:
         try:
             return self._cipher.decrypt(slot.to_bytes(12, "big"), sealed, _associated(kind, slot, chunk))
         except InvalidTag:
@@ -165,7 +165,7 @@ class PackBuilder:
         if not compressed:
             stored = plaintext
         slot = Slot(len(self._slots), kind, chunk, self.size_bytes, len(stored), len(plaintext), compressed)
-        self._emit(self._seals.close(kind, slot.number, chunk, stored))
+        self._emit(self._seals.seal(kind, slot.number, chunk, stored))
         self._slots.append(slot)
         self._ids.add(chunk)
         return slot
@@ -187,10 +187,10 @@ class PackBuilder:
             for slot in self._slots)
         footer_bytes = len(rows) + tag_bytes
         rest = self.size_bytes + tag_bytes + footer_bytes + trailer_bytes
-        self._emit(self._seals.close(_PADDING, _PADDING_SLOT, _NO_ID, bytes(-rest % padding_multiple_bytes)))
+        self._emit(self._seals.seal(_PADDING, _PADDING_SLOT, _NO_ID, bytes(-rest % padding_multiple_bytes)))
         trailer = _TRAILER_FORM.pack(self.size_bytes, footer_bytes, len(self._slots))
-        self._emit(self._seals.close(_FOOTER, _FOOTER_SLOT, _NO_ID, rows))
-        self._emit(self._seals.close(_TRAILER, _TRAILER_SLOT, _NO_ID, trailer))
+        self._emit(self._seals.seal(_FOOTER, _FOOTER_SLOT, _NO_ID, rows))
+        self._emit(self._seals.seal(_TRAILER, _TRAILER_SLOT, _NO_ID, trailer))
         last = self.take()
         return last, PackSummary(self._hash.digest(), self.size_bytes, tuple(self._slots))
 
@@ -227,7 +227,7 @@ class PackReader:
 
     def open_trailer(self, sealed: bytes) -> None:
         """Learn `footer_range`. Raises PackDamaged (also for a wrong key) or PackMalformed."""
-        plain = self._seals.open(_TRAILER, _TRAILER_SLOT, _NO_ID, sealed)
+        plain = self._seals.unseal(_TRAILER, _TRAILER_SLOT, _NO_ID, sealed)
         if len(plain) != _TRAILER_FORM.size:
             raise PackMalformed("The trailer of a pack has the wrong size.")
         offset, length, self._rows = _TRAILER_FORM.unpack(plain)
@@ -238,7 +238,7 @@ class PackReader:
 
     def open_footer(self, sealed: bytes) -> tuple[Slot, ...]:
         """All slots of the pack, checked against each other and the file's size. Raises PackDamaged, PackMalformed."""
-        plain = self._seals.open(_FOOTER, _FOOTER_SLOT, _NO_ID, sealed)
+        plain = self._seals.unseal(_FOOTER, _FOOTER_SLOT, _NO_ID, sealed)
         if len(plain) != _COUNT.size + self._rows * _ROW.size or _COUNT.unpack_from(plain)[0] != self._rows:
             raise PackMalformed("The footer of a pack has the wrong size.")
         at, slots = header_bytes, []
@@ -258,7 +258,7 @@ class PackReader:
 
     def open_slot(self, slot: Slot, sealed: bytes, id_key: bytes) -> bytes:
         """The plaintext of one slot; `sealed` is the range (slot.offset, slot.sealed_bytes). Raises PackDamaged."""
-        stored = self._seals.open(slot.kind, slot.number, slot.chunk_id, sealed)
+        stored = self._seals.unseal(slot.kind, slot.number, slot.chunk_id, sealed)
         plain = _inflate(stored, slot.plain_bytes) if slot.compressed else stored
         if len(plain) != slot.plain_bytes or chunk_id(id_key, plain) != slot.chunk_id:
             raise PackDamaged("A chunk in a pack is not what its id says.")

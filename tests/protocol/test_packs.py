@@ -132,13 +132,13 @@ def sealed_by_a_member(row: bytes, stored: bytes, *, count: int = 1) -> bytes:
     """A pack whose seals are right and whose footer says what a faulty member wrote."""
     header = packs.PackHeader(EPOCH, SALT)
     seals = packs._Seals(header, KEY)
-    body = seals.close(DATA, 0, row[2:34], stored)
+    body = seals.seal(DATA, 0, row[2:34], stored)
     footer_plain = count.to_bytes(4, "big") + row * count
     fixed = 72 + len(body) + 16 + len(footer_plain) + 16 + 32
-    padding = seals.close(0xF2, 0xFFFFFFFD, bytes(32), bytes(-fixed % 65_536))
-    footer = seals.close(0xF0, 0xFFFFFFFF, bytes(32), footer_plain)
+    padding = seals.seal(0xF2, 0xFFFFFFFD, bytes(32), bytes(-fixed % 65_536))
+    footer = seals.seal(0xF0, 0xFFFFFFFF, bytes(32), footer_plain)
     at = 72 + len(body) + len(padding)
-    trailer = seals.close(0xF1, 0xFFFFFFFE, bytes(32), packs._TRAILER_FORM.pack(at, len(footer), count))
+    trailer = seals.seal(0xF1, 0xFFFFFFFE, bytes(32), packs._TRAILER_FORM.pack(at, len(footer), count))
     return packs.magic + EPOCH + SALT + body + padding + footer + trailer
 
 
@@ -199,7 +199,7 @@ def test_packs_of_earlier_versions_still_open(vector: dict[str, object]) -> None
     head, tail, end = (bytes.fromhex(str(vector[part])) for part in ("head", "tail", "end"))
     padding = int(str(vector["padding_bytes"]))
     seals = packs._Seals(packs.read_header(head), key)
-    raw = head + seals.close(0xF2, 0xFFFFFFFD, bytes(32), bytes(padding)) + tail + end
+    raw = head + seals.seal(0xF2, 0xFFFFFFFD, bytes(32), bytes(padding)) + tail + end
     assert blake3(raw).hexdigest() == vector["name"]
     assert [plain.hex() for plain in read_all(raw, key)] == vector["plaintexts"]
     _, slots = open_pack(raw, key)

@@ -6,7 +6,7 @@ that" is one shift, and the past of a merge is one `or`. Only `state` builds gra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, Entry
@@ -14,10 +14,15 @@ from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, Entry
 
 @dataclass(frozen=True)
 class Members:
-    """Who belongs at one point of the chain: the keys of the live admins, and how many live devices there are."""
+    """Who belongs at one point of the chain: the keys of the live admins, and how many live devices there are.
+
+    `exceptions` are the keys whose being live is not the lack of a revocation: void ones, and those whose revocation
+    does not stand.
+    """
 
     admins: frozenset[bytes] = frozenset()
     live_count: int = 0
+    exceptions: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ class Graph:
         """The keys of all devices that were ever added."""
         return self._adds.keys()
 
-    def admin_keys(self) -> Iterable[bytes]:
+    def admin_keys(self) -> Set[bytes]:
         """The keys that any entry made admin."""
         return self._admin_keys
 

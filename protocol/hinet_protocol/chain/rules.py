@@ -36,11 +36,14 @@ class Settlement:
         return bool(self.adds.get(public)) and not self.revokes.get(public)
 
     def grants(self, graph: Graph, node: Node) -> bool:
-        """A granting entry stands: no standing revocation of its signer fails to follow it."""
+        """A granting entry stands: its signer is admin by a standing certificate, whose revocations all follow it."""
         signer = node.entry.signer
         if signer == graph.root:
             return True
-        return bool(self.adds.get(signer)) and all(revoke.follows(node) for revoke in self.revokes.get(signer, ()))
+        # A certificate as member gives no standing to what the key signed as the admin that a void one made it.
+        return any(add.entry.body["role"] == "admin" for add in self.adds.get(signer, ())) and all(
+            revoke.follows(node) for revoke in self.revokes.get(signer, ())
+        )
 
 
 def settle(graph: Graph, mask: int, admins_only: bool = False) -> Settlement:
@@ -50,10 +53,18 @@ def settle(graph: Graph, mask: int, admins_only: bool = False) -> Settlement:
     seniority = {key: min((node.height, node.hash) for node in nodes) for key, nodes in adds.items()}
     revokes = {key: _standing_revokes(graph, key, mask, seniority) for key in adds}
     settled = Settlement(revokes, {})
-    # A signer's own certificate is lower than what it signs, so rising height settles signers first.
-    for node in sorted((node for nodes in adds.values() for node in nodes), key=lambda one: (one.height, one.hash)):
-        if settled.grants(graph, node):
-            settled.adds.setdefault(node.entry.body["sign"], []).append(node)
+    # A signer's own certificate is mostly lower than what it signs, so rising height settles signers first. A key that
+    # was certified again, apart and higher, needs another turn; what hangs on nothing but itself never stands.
+    waiting = sorted((node for nodes in adds.values() for node in nodes), key=lambda one: (one.height, one.hash))
+    before = len(waiting) + 1
+    while len(waiting) < before:
+        before, falling = len(waiting), []
+        for node in waiting:
+            if settled.grants(graph, node):
+                settled.adds.setdefault(node.entry.body["sign"], []).append(node)
+            else:
+                falling.append(node)
+        waiting = falling
     for nodes in settled.adds.values():
         nodes.sort(key=lambda node: _grant_order(graph, node, seniority))
     return settled
@@ -106,21 +117,29 @@ def members_before(graph: Graph, entry: Entry) -> Members:
         parent = graph.get(name)
         if parent is not None and parent.past == past:
             return parent.members
-    settled = settle(graph, past, admins_only=True)
+    settled, admin_keys = settle(graph, past, admins_only=True), graph.admin_keys()
     admins = frozenset(
         key for key in settled.adds if settled.live(key) and settled.adds[key][0].entry.body["role"] == "admin"
     )
-    added = [key for key in graph.device_keys() if graph.adds_of(key, past)]
-    return Members(admins, sum(not _revoked(graph, key, past, admins) for key in added))
+    live_count, exceptions = 0, set()
+    for key in graph.device_keys():
+        adds, removed = graph.adds_of(key, past), bool(graph.revokes_of(key, past))
+        live = settled.live(key) if key in admin_keys else not removed and any(settled.grants(graph, a) for a in adds)
+        live_count += live
+        if adds and live == removed:
+            exceptions.add(key)
+    return Members(admins, live_count, frozenset(exceptions))
 
 
 def members_after(graph: Graph, entry: Entry, past: int, before: Members) -> Members:
     """Who belongs once a valid entry is added on top of its past."""
     if entry.kind == DEVICE_ADD:
         added = {entry.body["sign"]} if entry.body["role"] == "admin" else frozenset()
-        return Members(before.admins | added, before.live_count + 1)
-    if entry.kind == DEVICE_REVOKE and not _revoked(graph, entry.body["device"], past, before.admins):
-        return Members(before.admins - {entry.body["device"]}, before.live_count - 1)
+        return Members(before.admins | added, before.live_count + 1, before.exceptions)
+    if entry.kind == DEVICE_REVOKE:
+        gone = {entry.body["device"]}
+        left = before.live_count - _live(graph, entry.body["device"], past, before)
+        return Members(before.admins - gone, left, before.exceptions - gone)
     return before
 
 
@@ -143,7 +162,7 @@ def check_entry(graph: Graph, entry: Entry) -> Members:
     members = members_before(graph, entry)
     admins = members.admins
     if entry.kind == DEVICE_REVOKE:
-        _check_revoke(graph, entry, past, admins)
+        _check_revoke(graph, entry, past, members)
     else:
         if len(graph) - graph.reducing_count >= limits.chain_entries_max:
             raise LimitError(f"The chain has its most of {limits.chain_entries_max} entries; nothing can be added.")
@@ -152,24 +171,24 @@ def check_entry(graph: Graph, entry: Entry) -> Members:
         if entry.kind == DEVICE_ADD:
             _check_add(graph, entry, past, members)
         else:
-            _check_epoch(graph, entry, past, admins)
+            _check_epoch(graph, entry, past, members)
     return members_after(graph, entry, past, members)
 
 
-def _revoked(graph: Graph, public: bytes, past: int, admins: frozenset[bytes]) -> bool:
-    """Whether a device is removed in this past. Admins may have a revocation that does not stand."""
-    return public not in admins and bool(graph.revokes_of(public, past))
+def _live(graph: Graph, public: bytes, past: int, members: Members) -> bool:
+    """Whether a device that was added in this past is live in it."""
+    return bool(graph.revokes_of(public, past)) == (public in members.exceptions)
 
 
-def _check_revoke(graph: Graph, entry: Entry, past: int, admins: frozenset[bytes]) -> None:
-    target = entry.body["device"]
+def _check_revoke(graph: Graph, entry: Entry, past: int, members: Members) -> None:
+    target, admins = entry.body["device"], members.admins
     if graph.reducing_count >= limits.chain_reducing_entries_max and graph.revokes_of(target, past):
         raise LimitError("The chain is full of revocations, and this one says nothing new.")
     if not graph.adds_of(target, past):
         raise EntryMalformed("A revocation names a device that was not added before it.")
     if entry.signer == graph.root:
         return
-    leaves = entry.signer == target and not _revoked(graph, target, past, admins)
+    leaves = entry.signer == target and _live(graph, target, past, members)
     if entry.signer not in admins and not leaves:
         raise EntryUnauthorised("A revocation was signed by a key that was no admin at that point.")
     if admins == {target}:
@@ -184,7 +203,7 @@ def _check_add(graph: Graph, entry: Entry, past: int, members: Members) -> None:
     if body["sign"] == graph.root or graph.adds_of(body["sign"], past) or graph.adds_with_box(body["box"], past):
         raise EntryConflict("This device key was added before. A device that was removed needs new keys to come back.")
     for node in graph.adds_named(body["name"], past):
-        if not _revoked(graph, node.entry.body["sign"], past, members.admins):
+        if _live(graph, node.entry.body["sign"], past, members):
             raise EntryConflict(f"A device named {body['name']!r} belongs to the household already. Choose another.")
     if members.live_count >= limits.devices_max:
         raise LimitError(f"The household has its most of {limits.devices_max} devices. Remove one first.")
@@ -195,7 +214,7 @@ def _check_add(graph: Graph, entry: Entry, past: int, members: Members) -> None:
     _check_epoch_ids(graph, (epoch_id for epoch_id, _ in body["epochs"]), past)
 
 
-def _check_epoch(graph: Graph, entry: Entry, past: int, admins: frozenset[bytes]) -> None:
+def _check_epoch(graph: Graph, entry: Entry, past: int, members: Members) -> None:
     wraps = [public for public, _ in entry.body["wraps"]]
     if len(set(wraps)) != len(wraps):
         raise EntryMalformed("An epoch entry wraps its key twice for one device.")
@@ -203,7 +222,7 @@ def _check_epoch(graph: Graph, entry: Entry, past: int, admins: frozenset[bytes]
         if public == graph.root:
             continue
         adds = graph.adds_of(public, past)
-        if not adds or _revoked(graph, public, past, admins):
+        if not adds or not _live(graph, public, past, members):
             raise EntryMalformed("An epoch entry wraps its key for a device that does not belong to the household.")
         if all(node.entry.body["role"] == "keeper" for node in adds):
             raise EntryMalformed("An epoch entry wraps its key for a keeper; keepers get none.")

@@ -3,7 +3,7 @@
 The choice is durable (`revisions/served`, written through Disk) and taken up again after a restart. Promoting fetches
 the adapter from the vault, has a worker put it into the pocket's form, swaps it into the serving model and only then
 writes the choice down: an adapter that is damaged, foreign or changes nothing never becomes the served one. SPEC
-"Serving".
+section 8.2.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import trio
 from blake3 import blake3
 
 from hinet_node.bases import Bases, InstalledBase, Report, require_same
 from hinet_node.errors import IntegrityError, NodeError, UsageError
 from hinet_node.jobs import empty_folder
 from hinet_node.ports import Compute, Disk
-from hinet_node.revisions import ADAPTER, ADAPTER_CONFIG_FILE, ADAPTER_FILE, Revision, Revisions
+from hinet_node.revisions import ADAPTER_CONFIG_FILE, ADAPTER_FILE, Revision, Revisions
 from hinet_node.serving import Hot, Serving
+from hinet_protocol.passports import ADAPTER
 
 SERVED = "revisions/served"
 HISTORY_MAX = 50
@@ -50,6 +52,8 @@ class Adapters:
         self._bases = bases
         self._serving = serving
         self._checked: set[Served] = set()
+        self._lock = trio.Lock()
+        """Held while files are made or the choice changes: a question must not meet a half-made adapter."""
 
     def history(self) -> list[Served]:
         """The promotions that were not rolled back, oldest first; the last one is served. [] is the base alone."""
@@ -76,9 +80,9 @@ class Adapters:
         if served is None:
             return self._hot(base, None)
         require_same(base, served.base, f"the served revision {served.revision}")
-        if not self._whole(served):
-            revision = await self._revisions.find(served.revision)
-            await self._make_file(revision, base, report)
+        async with self._lock:
+            if not self._whole(served):
+                await self._make_file(await self._revisions.find(served.revision), base, report)
         return self._hot(base, served.revision)
 
     async def bare(self, report: Report) -> Hot:
@@ -99,7 +103,12 @@ class Adapters:
         base = await self._bases.ensure(report)
         require_same(base, revision.base, f"revision {revision.id}")
         history = self.history() if self._readable() else []
-        before = await self._serving.make_hot(await self._before(base, history, report))
+        async with self._lock:
+            return await self._promote(revision, base, history, report)
+
+    async def _promote(self, revision: Revision, base: InstalledBase, history: list[Served], report: Report,
+                       ) -> dict[str, Any]:
+        before = await self._serving.make_hot(self._before(base, history))
         conversion = await self._make_file(revision, base, report)
         file_digest = blake3(self._disk.read(_file(revision.id))).hexdigest()
         try:
@@ -108,7 +117,7 @@ class Adapters:
                 history.append(Served(revision.id, revision.base, file_digest))
             self._write(history[-HISTORY_MAX:])
         except NodeError:
-            await self._serving.make_hot(await self._before(base, self.history() if self._readable() else [], report))
+            await self._serving.make_hot(self._before(base, self.history() if self._readable() else []))
             raise
         return {"revision": revision.id, "before": history[-2].revision if len(history) > 1 else None,
                 **took, "load_ms": before["last_load_ms"], "adapter_bytes": self._disk.size(_file(revision.id)),
@@ -119,16 +128,22 @@ class Adapters:
 
         Errors: `UsageError` E_NOTHING_TO_ROLL_BACK.
         """
+        async with self._lock:
+            history = self._roll_back()
+        left = history.pop()
+        took = await self._serving.make_hot(await self.hot(report))
+        return {"revision": history[-1].revision if history else None, "left": left.revision, **took}
+
+    def _roll_back(self) -> list[Served]:
+        """Write the history without its last promotion; returns it as it was."""
         history = self.history()
         if not history:
             raise UsageError("the base alone is served; there is nothing to roll back",
                              next_step="hinet-node adapters list", code="E_NOTHING_TO_ROLL_BACK")
-        left = history.pop()
-        self._write(history)
-        took = await self._serving.make_hot(await self.hot(report))
-        return {"revision": history[-1].revision if history else None, "left": left.revision, **took}
+        self._write(history[:-1])
+        return history
 
-    async def _before(self, base: InstalledBase, history: list[Served], report: Report) -> Hot:
+    def _before(self, base: InstalledBase, history: list[Served]) -> Hot:
         """What is served now, as far as it fits the base in use and its file is whole."""
         if history and history[-1].base == base.digest and self._whole(history[-1]):
             return self._hot(base, history[-1].revision)

@@ -1,7 +1,7 @@
 """Answers to questions: from the weights alone, or from the owner's notes as well.
 
 With retrieval the model is asked twice: first from the weights alone, and what it says is used, beside the question, to
-find the notes; then with the best passages before the question. SPEC "Retrieval".
+find the notes; then with the best passages before the question. SPEC section 8.4.
 """
 
 from __future__ import annotations

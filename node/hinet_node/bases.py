@@ -2,7 +2,7 @@
 
 A base lies in `bases/<digest>/` with its manifest `base.json`, made and checked by a worker (`hinet_tiers.base`);
 `bases/current` names the one in use. A device without any derives the embedded default on first need. What a base
-consists of is the models part's business. SPEC "Bases".
+consists of is the models part's business. SPEC section 7.1.
 """
 
 from __future__ import annotations

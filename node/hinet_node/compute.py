@@ -3,7 +3,7 @@
 A worker is `hinet_tiers.worker` in its own process group. Requests and answers are frames (4-byte big-endian length,
 msgpack body) on its stdin and stdout; what it prints goes to stderr, of which the end is kept for the error message. A
 crash, an abort, a memory limit or a cancelled call costs the worker, never the agent; and no worker outlives its agent
-(`worker_start`). What the verbs do is the worker's business. SPEC "Workers".
+(`worker_start`). What the verbs do is the worker's business. SPEC section 7.4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import msgpack
 import trio
 
-from hinet_node.errors import NodeError, WorkerDied, WorkerFailed
+from hinet_node.errors import WORKER_GONE, NodeError, WorkerDied, WorkerFailed
 from hinet_tiers.backend import memory_bytes
 
 FRAME_BYTES_MAX = 1024 * 1024
@@ -129,7 +129,8 @@ class ProcessWorker:
         """
         assert not self._busy, "a worker takes one call at a time"
         if self._closed:
-            raise WorkerDied(f"The worker for '{verb}' is already gone.", next_step="Run the command again.")
+            raise WorkerDied(f"The worker for '{verb}' is already gone.", next_step="Run the command again.",
+                             code=WORKER_GONE)
         self._busy = True
         request_id, self._next_id = self._next_id, self._next_id + 1
         answered = False

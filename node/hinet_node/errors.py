@@ -1,7 +1,7 @@
 """Every error that the node reports to a person, as one tree.
 
     NodeError                     exit 1   E_FAILED
-    ├── WorkerDied                exit 1   E_WORKER_DIED, E_WORKER_MEMORY
+    ├── WorkerDied                exit 1   E_WORKER_DIED, E_WORKER_MEMORY, E_WORKER_GONE
     ├── WorkerFailed              exit and code of the worker's own error
     ├── JobFailed                 exit and code of what stopped the job
     ├── UsageError                exit 2   E_USAGE
@@ -108,6 +108,10 @@ class TryAgain(NodeError):
     """A passing condition; the same command may work a little later."""
 
     code, exit_code = "E_TRY_AGAIN", 75
+
+
+WORKER_GONE = "E_WORKER_GONE"
+"""Code of a WorkerDied whose process was gone before the call was sent: the call may be made again."""
 
 
 class WorkerDied(NodeError):

@@ -1,6 +1,6 @@
 """Answers of a revision in the engine that trained it, without serving it: how its recall is measured.
 
-Runs as a job, so that it never fills the machine beside a training. Scoring is the asker's business. SPEC "Revisions".
+Runs as a job, so that it never fills the machine beside a training. Scoring is the asker's business. SPEC section 8.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from hinet_node.adapters import ADAPTER_NAMES
 from hinet_node.bases import Bases, require_same
 from hinet_node.jobs import Running
 from hinet_node.ports import Ports
-from hinet_node.revisions import TASK_VECTOR, TAU_FILE, Revisions
+from hinet_node.revisions import TAU_FILE, Revisions
+from hinet_protocol.passports import TASK_VECTOR
 
 
 class Evaluation:

@@ -3,7 +3,7 @@
 A job is a record `jobs/<id>/record.json` in the home, written through Disk before anything is done and after each
 change of state. What a kind of job does is given by its owner (`learning`); its working folder `jobs/<id>/work` is
 emptied when it ends. A job that was running when the agent went away is queued again at the next start, a bounded
-number of times. SPEC "Jobs".
+number of times. SPEC section 8.3.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `Learning` is built by the agent from its ports, its vault and its place in the household, runs in the agent's nursery
 and gives the local API its verbs. The work is done by the parts that it wires: `jobs` (durable), `training`,
 `revisions` (signed), `adapters` (which one is served), `serving` (the long-lived worker), `retrieval`, `answers`,
-`bases`. SPEC "Revisions", "Serving".
+`bases`. SPEC section 8.
 """
 
 from __future__ import annotations

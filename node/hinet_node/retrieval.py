@@ -4,7 +4,7 @@ The table (SQLite FTS5 in memory, porter stems, BM25) holds *ways to ask*: each 
 and, where the sentence states a fact about the owner in a form that training knows, every way in which training asks
 for such a fact. A passage is as good as its best few rows together, so a question in quite other words than the note's
 still finds it; and a fact gains from what the rest of its note says. The table is a cache, made anew when the notes in
-the vault change. What an answer is made of is left to `answers`. SPEC "Retrieval".
+the vault change. What an answer is made of is left to `answers`. SPEC section 8.4.
 """
 
 from __future__ import annotations
@@ -30,9 +30,19 @@ ROW_DECAY = 0.7
 """The second best row of a passage counts this share of what it scores, the third this share of that, and so on."""
 NOTE_SHARE = 1.0
 """How much of its note's best other sentence a fact gains."""
+SAID_SHARE = 0.5
+"""How much the telling words of a sentence count where its note states no fact, so that nothing is known of how it may
+be asked for."""
 HINT_EXACT, HINT_LOOSE = 0.35, 0.3
 """What a guessed answer adds to the passage that says exactly that, and to those that it resembles; the best passage by
 the question alone has 1."""
+
+_COMMON_WORDS = """
+a an and any are as at be been but by can could did do does for from had has have he her him his i if in is it its just
+kindly know let me my of on or our out over please remind say she should so someone tell than that the their them then
+there these they this those to up us was we were what when where which who whom whose why will with would you your
+"""
+COMMONEST = frozenset(_COMMON_WORDS.split())
 
 
 class VaultStore(Protocol):
@@ -85,8 +95,13 @@ class NotesIndex:
         # One connection is used from one thread at a time: by the agent's loop once it is built.
         self._table = sqlite3.connect(":memory:", check_same_thread=False)
         self._table.execute("CREATE VIRTUAL TABLE way USING fts5(text, tokenize='porter unicode61')")
+        self._table.execute("CREATE VIRTUAL TABLE said USING fts5(text, title, tokenize='porter unicode61')")
         with self._table:
             self._table.executemany("INSERT INTO way(rowid, text) VALUES (?, ?)", self._rows(notes))
+            with_facts = {row.note for row in self._passages if row.fact}
+            self._table.executemany("INSERT INTO said(rowid, text, title) VALUES (?, ?, ?)",
+                                    ((number, row.text, row.title) for number, row in enumerate(self._passages)
+                                     if row.note not in with_facts))
         self._by_told = {_folded(sentence.told): number for number, sentence in enumerate(self._passages)}
 
     def __len__(self) -> int:
@@ -101,6 +116,9 @@ class NotesIndex:
         Any text is a valid question; one without words finds nothing.
         """
         scores = _relative(self._with_their_notes(self._kin(question)))
+        for number, score in _relative(self._said(question)).items():
+            scores[number] = scores.get(number, 0.0) + SAID_SHARE * score
+        scores = _relative(scores)
         exact = self._by_told.get(_folded(hint)) if hint else None
         if exact is not None:
             scores[exact] = scores.get(exact, 0.0) + HINT_EXACT
@@ -134,6 +152,16 @@ class NotesIndex:
         return {number: sum(score * ROW_DECAY**place for place, score in enumerate(scores[:ROWS_OF_A_PASSAGE]))
                 for number, scores in found.items()}
 
+    def _said(self, text: str) -> dict[int, float]:
+        """Passage of a note without facts -> how well its own words fit a text, the commonest ones left out."""
+        words = [word for word in self._words(text) if word not in COMMONEST]
+        if not words:
+            return {}
+        query = " OR ".join(f'"{word}"' for word in words)
+        rows = self._table.execute("SELECT rowid, bm25(said, 2.0, 1.0) FROM said WHERE said MATCH ? "
+                                   "ORDER BY bm25(said, 2.0, 1.0), rowid LIMIT ?", (query, ROWS_LOOKED_AT))
+        return {int(row): -float(score) for row, score in rows}
+
     def _with_their_notes(self, scores: dict[int, float]) -> dict[int, float]:
         """The scores, facts raised by the best of their note's other sentences."""
         best: dict[str, float] = {}
@@ -165,7 +193,7 @@ class NotesIndex:
                 told, fact = _fact_of(sentence, note.name, owner, facts)
                 if len(self._passages) >= PASSAGES_MAX:
                     return
-                self._passages.append(_Sentence(note.name, sentence, told, fact is not None))
+                self._passages.append(_Sentence(note.name, note.title, sentence, told, fact is not None))
                 for text in (sentence, note.title, *(ways_asked(fact, owner) if fact is not None else ())):
                     words = self._words(text)
                     if words and len(self._passage_of_row) < ROWS_MAX:
@@ -176,6 +204,7 @@ class NotesIndex:
 @dataclass(frozen=True)
 class _Sentence:
     note: str
+    title: str
     text: str
     told: str
     fact: bool

@@ -4,7 +4,7 @@ A revision lies under `.hinet/revisions/<id>/` in the vault: `passport` (canonic
 made it) and its artifacts (`delta.tau` and the `pairs.jsonl` that it was trained on, or `adapter.safetensors` with
 `adapter_config.json`). Its id is the hash of the passport's body, so it can't be given to anything else. A passport is
 believed only if a present member of the household signed it; artifacts only if they match it. Which revision is served
-is `adapters`' business. SPEC "Revisions".
+is `adapters`' business. SPEC section 8.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from blake3 import blake3
 
 from hinet_node.errors import IntegrityError, NodeError, NotAuthorised, UsageError
 from hinet_node.ports import Disk
-from hinet_protocol import canonical
 from hinet_protocol.errors import ProtocolError
-from hinet_protocol.identity import SIGN_PASSPORT, verify
+from hinet_protocol.passports import (
+    FILES,
+    Passport,
+    open_passport,
+    passport_bytes_max,
+    seal,
+)
 
 PREFIX = b".hinet/revisions/"
 PASSPORT = "passport"
-PASSPORT_BYTES_MAX = 64 * 1024
-VERSION = 1
-ID_CHARACTERS = 16
 REVISIONS_MAX = 10_000
 
-TASK_VECTOR, ADAPTER = "task-vector", "adapter"
 TAU_FILE, PAIRS_FILE = "delta.tau", "pairs.jsonl"
 ADAPTER_FILE, ADAPTER_CONFIG_FILE = "adapter.safetensors", "adapter_config.json"
-FILES = {TASK_VECTOR: (TAU_FILE, PAIRS_FILE), ADAPTER: (ADAPTER_FILE, ADAPTER_CONFIG_FILE)}
-"""What a revision of each kind consists of. The pairs travel with the task vector: its students need the same ones."""
 
 
 class VaultStore(Protocol):
@@ -128,7 +127,7 @@ class Revisions:
     def __init__(self, vault: VaultStore, membership: Membership) -> None:
         self._vault = vault
         self._membership = membership
-        self._read: dict[bytes, tuple[bytes, bytes, dict[str, Any]]] = {}
+        self._read: dict[bytes, tuple[bytes, Passport]] = {}
         self.refused: dict[str, str] = {}
         """Revision id -> why its passport is not believed, as of the last `list`."""
 
@@ -177,22 +176,17 @@ class Revisions:
             raise NotAuthorised("this device keeps ciphertext only and can make no revision",
                                 next_step="join it as a member: hinet-node invite, on another device")
         assert set(draft.files) == set(FILES[draft.kind]), f"a {draft.kind} revision consists of {FILES[draft.kind]}"
-        body = canonical.encode({
-            "v": VERSION, "kind": draft.kind, "base": bytes.fromhex(draft.base),
-            "identity": self._membership.identity_id, "device": public, "tier": self._membership.tier,
-            "made": int(now_unix_s), "parents": sorted(draft.parents), "recipe": signable(draft.recipe),
-            "recipe_digest": bytes.fromhex(draft.recipe_digest), "data_digest": bytes.fromhex(draft.data_digest),
-            "metrics": signable(draft.metrics),
-            "artifacts": {name: {"bytes": len(data), "digest": blake3(data).digest()}
-                          for name, data in draft.files.items()},
-        })
-        passport = canonical.encode({"body": body,
-                                     "signature": self._membership.sign(SIGN_PASSPORT, body)})
-        revision_id = id_of(body)
-        folder = PREFIX + revision_id.encode() + b"/"
+        passport = Passport(
+            kind=draft.kind, base=bytes.fromhex(draft.base), identity=self._membership.identity_id, device=public,
+            tier=self._membership.tier, made=int(now_unix_s), parents=tuple(draft.parents), recipe=draft.recipe,
+            recipe_digest=bytes.fromhex(draft.recipe_digest), data_digest=bytes.fromhex(draft.data_digest),
+            metrics=draft.metrics,
+            artifacts={name: (len(data), blake3(data).digest()) for name, data in draft.files.items()})
+        raw = seal(passport, _Signer(self._membership))
+        folder = PREFIX + passport.id.encode() + b"/"
         files = {folder + name.encode(): data for name, data in draft.files.items()}
-        await self._vault.put_many({**files, folder + PASSPORT.encode(): passport})
-        return self._believed(body, canonical.decode(body, PASSPORT_BYTES_MAX), revision_id)
+        await self._vault.put_many({**files, folder + PASSPORT.encode(): raw})
+        return self._believed(open_passport(raw, self._membership.identity_id), passport.id)
 
     async def fetch(self, revision: Revision, file: str, disk: Disk, into: str) -> None:
         """Write one artifact to the disk name `into`, checked against the passport first.
@@ -212,76 +206,35 @@ class Revisions:
         """A passport's revision; signatures are checked once per content, membership every time."""
         held = self._read.get(item.name)
         if held is None or held[0] != item.digest:
-            if item.size > PASSPORT_BYTES_MAX:
+            if item.size > passport_bytes_max:
                 raise IntegrityError("its passport is too long")
-            body, fields = opened(await self._vault.get(item.name), self._membership.identity_id)
-            held = self._read[item.name] = (item.digest, body, fields)
-        return self._believed(held[1], held[2], revision_id)
+            passport = open_passport(await self._vault.get(item.name), self._membership.identity_id)
+            held = self._read[item.name] = (item.digest, passport)
+        return self._believed(held[1], revision_id)
 
-    def _believed(self, body: bytes, fields: Mapping[str, Any], revision_id: str) -> Revision:
-        if id_of(body) != revision_id:
+    def _believed(self, passport: Passport, revision_id: str) -> Revision:
+        if passport.id != revision_id:
             raise IntegrityError("its passport belongs to another revision")
-        name = self._membership.members().get(fields["device"])
+        name = self._membership.members().get(passport.device)
         if name is None:
             raise IntegrityError("the device that signed its passport is not a member of this household")
         return Revision(
-            id=revision_id, kind=fields["kind"], base=fields["base"].hex(), tier=fields["tier"],
-            device=fields["device"], device_name=name, made_unix_s=fields["made"], parents=tuple(fields["parents"]),
-            recipe=fields["recipe"], recipe_digest=fields["recipe_digest"].hex(),
-            data_digest=fields["data_digest"].hex(), metrics=fields["metrics"],
-            artifacts={file: Artifact(row["bytes"], row["digest"]) for file, row in fields["artifacts"].items()})
+            id=revision_id, kind=passport.kind, base=passport.base.hex(), tier=passport.tier, device=passport.device,
+            device_name=name, made_unix_s=passport.made, parents=passport.parents, recipe=passport.recipe,
+            recipe_digest=passport.recipe_digest.hex(), data_digest=passport.data_digest.hex(),
+            metrics=passport.metrics,
+            artifacts={file: Artifact(size, digest) for file, (size, digest) in passport.artifacts.items()})
 
 
-def id_of(body: bytes) -> str:
-    """A revision's id: the first 64 bits of the BLAKE3 of its passport's body, in hex."""
-    return blake3(body).hexdigest()[:ID_CHARACTERS]
+class _Signer:
+    """The device as one that signs."""
 
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
 
-def opened(passport: bytes, identity_id: bytes) -> tuple[bytes, dict[str, Any]]:
-    """Body and fields of a passport whose form and signature are right and which is for this household.
+    @property
+    def public(self) -> bytes:
+        return self._membership.device_public
 
-    Whether its signer is a member is for the caller to say. Errors: `IntegrityError`, `ProtocolError`.
-    """
-    outer = canonical.decode(passport, PASSPORT_BYTES_MAX)
-    if not isinstance(outer, dict) or set(outer) != {"body", "signature"} \
-            or not all(isinstance(value, bytes) for value in outer.values()):
-        raise IntegrityError("its passport is malformed")
-    fields = canonical.decode(outer["body"], PASSPORT_BYTES_MAX)
-    if not isinstance(fields, dict) or not well_formed(fields):
-        raise IntegrityError("its passport is malformed, or of a newer version than this program knows")
-    verify(fields["device"], SIGN_PASSPORT, outer["body"], outer["signature"])
-    if fields["identity"] != identity_id:
-        raise IntegrityError("its passport was made for another household")
-    return outer["body"], fields
-
-
-_TYPES: dict[str, type] = {"v": int, "kind": str, "base": bytes, "identity": bytes, "device": bytes, "tier": str,
-                           "made": int, "parents": list, "recipe": dict, "recipe_digest": bytes, "data_digest": bytes,
-                           "metrics": dict, "artifacts": dict}
-
-
-def well_formed(fields: Mapping[str, Any]) -> bool:
-    """Whether a passport's body has exactly the fields of version 1, each of its type and length."""
-    if set(fields) != set(_TYPES) or not all(isinstance(fields[name], kind) for name, kind in _TYPES.items()):
-        return False
-    if fields["v"] != VERSION or any(len(fields[name]) != 32 for name in
-                                     ("base", "identity", "device", "recipe_digest", "data_digest")):
-        return False
-    if not all(isinstance(parent, str) for parent in fields["parents"]):
-        return False
-    expected = FILES.get(fields["kind"])
-    return expected is not None and set(fields["artifacts"]) == set(expected) and all(
-        isinstance(row, dict) and set(row) == {"bytes", "digest"} and isinstance(row["bytes"], int)
-        and row["bytes"] >= 0 and isinstance(row["digest"], bytes) and len(row["digest"]) == 32
-        for row in fields["artifacts"].values())
-
-
-def signable(value: Any) -> Any:
-    """The value in what signed bytes can hold: floats become the shortest decimal text that gives them back."""
-    if isinstance(value, Mapping):
-        return {str(key): signable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [signable(item) for item in value]
-    if isinstance(value, float):
-        return repr(value)
-    return value
+    def sign(self, domain: bytes, message: bytes) -> bytes:
+        return self._membership.sign(domain, message)

@@ -2,7 +2,7 @@
 
 It starts with the first request, loads the base once, and is started anew after a crash; after a long silence it is
 let go, so that an idle device has its memory back. Which adapter is on is told to it with each request and changed only
-when it differs. Which one that should be is `adapters`' business. SPEC "Serving".
+when it differs. Which one that should be is `adapters`' business. SPEC section 8.2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from hinet_node.errors import TryAgain, WorkerDied
+from hinet_node.errors import WORKER_GONE, NodeError, TryAgain, WorkerDied
 from hinet_node.foreign_errors import as_node_error
 from hinet_node.ports import Compute, Worker
 
@@ -39,8 +39,15 @@ class _Request:
     work: Callable[[Worker], Awaitable[Any]]
     done: trio.Event = field(default_factory=trio.Event)
     result: Any = None
-    error: Exception | None = None
+    error: NodeError | None = None
     abandoned: bool = False
+    again: bool = False
+    """Whether it met a worker that had died while idle, and is to be put to a new one (once)."""
+
+    def finish(self, error: NodeError | None = None) -> None:
+        if not self.done.is_set():
+            self.error = error or self.error
+            self.done.set()
 
 
 class Serving:
@@ -59,25 +66,32 @@ class Serving:
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Serve requests until cancelled."""
         task_status.started()
+        request: _Request | None = None
         while True:
-            request: _Request | None = await self._receive.receive()
+            if request is None:
+                request = await self._receive.receive()
             try:
                 async with self._compute.worker() as worker:
-                    self._hot = None
-                    while request is not None:
-                        await self._serve(worker, request)
-                        if isinstance(request.error, WorkerDied):
-                            break
-                        request = await self._next()
+                    request = await self._work(worker, request)
             except WorkerDied as error:  # it could not even be started
-                if request is not None and not request.done.is_set():
-                    request.error = error
-                    request.done.set()
+                if request is not None:
+                    request.finish(error)
+                request = None
             finally:
                 self._hot = None
-                if request is not None and not request.done.is_set():
-                    request.error = TryAgain("the agent is stopping")
-                    request.done.set()
+                if request is not None and not request.again:
+                    request.finish(TryAgain("the agent is stopping"))
+
+    async def _work(self, worker: Worker, request: _Request | None) -> _Request | None:
+        """Serve requests until none came for long or the worker is gone; a request that met a dead one is returned."""
+        while request is not None:
+            await self._serve(worker, request)
+            if request.again:
+                return request
+            if isinstance(request.error, WorkerDied):
+                return None
+            request = await self._next()
+        return None
 
     async def answer(self, hot: Hot, question: str, context: list[str], tokens_max: int) -> dict[str, Any]:
         """One answer: {answer, tokens, prompt_tokens}. Errors: `TryAgain` E_BUSY; those of the worker."""
@@ -126,12 +140,16 @@ class Serving:
         return answer
 
     async def _serve(self, worker: Worker, request: _Request) -> None:
+        first, request.again = not request.again, False
         if not request.abandoned:
             try:
                 request.result = await request.work(worker)
             except Exception as error:  # whatever it is, it costs this answer and not the agent
                 request.error = as_node_error(error)
-        request.done.set()
+                if first and request.error.code == WORKER_GONE:
+                    request.error, request.again = None, True
+                    return
+        request.finish()
 
     async def _next(self) -> _Request | None:
         """The next request, or None when none came for so long that the worker is let go."""

@@ -2,7 +2,7 @@
 
 On a cloud device: notes -> pairs -> full fine-tuning -> sparse task vector. On a laptop: the newest task vector of the
 household as the teacher -> a DoRA adapter, as a child revision. Models run in workers; what they learn from and by is
-the models part's business. SPEC "Revisions".
+the models part's business. SPEC section 8.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from hinet_node.jobs import Running
 from hinet_node.ports import Ports
 from hinet_node.retrieval import read_notes
 from hinet_node.revisions import (
-    ADAPTER,
     ADAPTER_CONFIG_FILE,
     ADAPTER_FILE,
     PAIRS_FILE,
-    TASK_VECTOR,
     TAU_FILE,
     Draft,
     Membership,
@@ -30,6 +28,7 @@ from hinet_node.revisions import (
     Revisions,
     VaultStore,
 )
+from hinet_protocol.passports import ADAPTER, TASK_VECTOR
 
 PEFT_WEIGHTS = "adapter_model.safetensors"
 

@@ -18,8 +18,8 @@ from hinet_node.demo.report import BARS
 
 def demo(folder: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    return subprocess.Popen([sys.executable, "-P", "-m", "hinet_node", "--json", "demo", "--dir", str(folder), *options],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    line = [sys.executable, "-P", "-m", "hinet_node", "--json", "demo", "--dir", str(folder), *options]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env={**os.environ, "PYTHONPATH": path, **environment})
 
 
@@ -40,7 +40,8 @@ def left_running(folder: Path) -> list[str]:
 def checked(result: dict[str, Any], folder: Path) -> None:
     """What holds for every run, whatever was learned."""
     assert result["schema"] == "hinet.demo/1"
-    assert [step["name"] for step in result["steps"]] == ["init", "join", "vault", "cloud", "laptop", "pocket", "report"]
+    names = [step["name"] for step in result["steps"]]
+    assert names == ["init", "join", "vault", "cloud", "laptop", "pocket", "report"]
     bars = {row["name"]: row for row in result["bars"]}
     assert result["ok"] == all(row["ok"] for row in bars.values())
     assert [name for name, row in bars.items() if not row["ok"] and name not in BARS] == []

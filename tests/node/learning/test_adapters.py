@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from hinet_node.errors import IntegrityError, NodeError, NoSpace, UsageError
+from hinet_node.errors import IntegrityError, NoSpace, UsageError
 
 QUESTION = "What about My dog is called?"
 
@@ -136,8 +136,7 @@ def test_the_answering_worker_is_started_anew_after_a_crash(household: Any, adap
         async with household.running(learning) as pocket:
             await pocket("adapters.promote", revision=first)
             kill_workers()
-            with pytest.raises(NodeError, match="killed"):
-                await answer(pocket)
+            await trio.sleep(1)  # long enough to notice: the next question then meets a new worker, not an error
             assert "Brannoch" in await answer(pocket)
             assert learning.serving.loads == 2
 

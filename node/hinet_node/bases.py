@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hinet_node.errors import IntegrityError, NodeError, UsageError
+from hinet_node.errors import IntegrityError, UsageError
 from hinet_node.ports import Compute, Disk
 
 FOLDER = "bases"
@@ -128,8 +128,3 @@ def require_same(base: InstalledBase, wanted: str, what: str) -> None:
             f"{what} belongs to base {wanted[:SHORT]}, and this device uses {base.name} ({base.digest[:SHORT]})",
             next_step="take up the same base: hinet-node base use DIGEST, or hinet-node base import PATH",
             code="E_BASE_MISMATCH")
-
-
-def refused(error: NodeError) -> bool:
-    """Whether an error says that a base was refused, rather than that something broke."""
-    return error.code.startswith("E_BASE")

@@ -107,7 +107,6 @@ class ProcessWorker:
     def __init__(self, process: trio.Process, memory_bytes_max: int) -> None:
         self._process = process
         self._memory_bytes_max = memory_bytes_max
-        self._memory_bytes_peak = 0
         self._over_memory = False
         self._received = bytearray()
         self._stderr = bytearray()
@@ -115,10 +114,6 @@ class ProcessWorker:
         self._busy = False
         self._closed = False
         self._group_ended = False
-
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
 
     async def call(self, verb: str, args: Mapping[str, Any], *,
                    on_progress: Callable[[Mapping[str, Any]], None] | None = None) -> dict[str, Any]:
@@ -226,10 +221,6 @@ class ProcessWorker:
         lines = [line for line in self._stderr.decode("utf-8", "replace").splitlines() if line.strip()]
         return f" Its last words: {lines[-1].strip()[:300]}" if lines else ""
 
-    def stderr_tail(self) -> str:
-        """The end of what the worker printed, for evidence files."""
-        return self._stderr.decode("utf-8", "replace")
-
     async def read_stderr(self) -> None:
         assert self._process.stderr is not None
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -246,7 +237,6 @@ class ProcessWorker:
                 resident = int(statm.read_text().split()[1]) * page_bytes
             except (OSError, IndexError, ValueError):
                 return
-            self._memory_bytes_peak = max(self._memory_bytes_peak, resident)
             if resident > self._memory_bytes_max:
                 self._over_memory = True
                 self.kill()

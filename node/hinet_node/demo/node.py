@@ -94,10 +94,6 @@ class DemoNode:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    @property
-    def process_id(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
     def packs(self) -> dict[str, int]:
         """Names (digests) and bytes of the packs in this home."""
         folder = self.home / "vault" / "packs"

@@ -7,8 +7,8 @@ nothing is written down beforehand. Bars and the closing table are `report`'s.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -223,12 +223,6 @@ class Play:
 
     def _knows(self, node: DemoNode, revision: str) -> bool:
         return revision in {row["id"] for row in node.call("adapters.list")["revisions"]}
-
-
-@contextmanager
-def no_progress(label: str) -> Iterator[Show]:
-    """A progress that shows nothing."""
-    yield lambda report: None
 
 
 def _recall_line(told: Mapping[str, Any]) -> str:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from blake3 import blake3
+from nacl.bindings import crypto_scalarmult
 from nacl.exceptions import CryptoError as NaclError
 from nacl.public import Box, PrivateKey, PublicKey
 from nacl.secret import SecretBox
 
-from hinet_protocol.errors import EpochError, KeyInvalid
+from hinet_protocol import schema
+from hinet_protocol.errors import EpochError, KeyInvalid, MessageError
 from hinet_protocol.identity import DeviceKeys, RootKey, derive_key
 
 key_bytes = 32
@@ -113,6 +116,16 @@ def wrap_key(key: bytes, recipient_box_public: bytes, ephemeral_seed: bytes, con
         return Box(private, PublicKey(recipient_box_public)).encrypt(key, nonce).ciphertext
     except (NaclError, ValueError, TypeError):
         raise KeyInvalid("The X25519 key of the recipient is not usable.") from None
+
+
+def box_key(value: Any, path: str) -> bytes:
+    """A check for `schema`: an X25519 key that can be wrapped to. A device with another would stop new epochs."""
+    key: bytes = schema.bytes32(value, path)
+    try:
+        crypto_scalarmult(bytes(32), key)
+    except NaclError:
+        raise MessageError(f"Field {path} should be an X25519 key, it is a point of small order.") from None
+    return key
 
 
 def unwrap_key(wrapped: bytes, keys: DeviceKeys | RootKey, ephemeral: bytes, context: bytes = b"") -> bytes:

@@ -123,6 +123,7 @@ class Session:
     batch: tuple[bytes, ...] = field(default=(), repr=False)
     peer_ready: bool = False
     held_get: ChainGet | None = None
+    given: frozenset[bytes] = field(default=frozenset(), repr=False)
     next_number: int = 1
     asked: frozenset[int] = frozenset()
     answering: frozenset[int] = frozenset()
@@ -259,8 +260,13 @@ class Session:
             if self.held_get is not None:
                 raise SessionViolation("The peer asked for the chain again before it had an answer.")
             return replace(self, held_get=message), ()
-        entries, more = self.chain.entries_for(message.have)
-        return self, (Send(ChainEntries(entries, more)),)
+        return self._give(message)
+
+    def _give(self, message: ChainGet) -> tuple[Session, tuple[Action, ...]]:
+        """The next batch of entries. A locator is too short to name many branches, so what was given is remembered."""
+        entries, more = self.chain.entries_for(message.have, given=self.given)
+        given = self.given.union(map(entry_hash, entries)) if more else frozenset()
+        return replace(self, given=given), (Send(ChainEntries(entries, more)),)
 
     def _chain_entries(self, message: ChainEntries) -> tuple[Session, tuple[Action, ...]]:
         if not self.pulling or self.importing:
@@ -316,9 +322,7 @@ class Session:
         actions: tuple[Action, ...] = ()
         state = self
         if self.held_get is not None:
-            entries, more = self.chain.entries_for(self.held_get.have)
-            actions += (Send(ChainEntries(entries, more)),)
-            state = replace(state, held_get=None)
+            state, actions = replace(state, held_get=None)._give(self.held_get)
         if state.phase == "judging":
             actions += (Send(Ready()),)
             if self.chain.heads != self.own.heads:
@@ -364,7 +368,7 @@ class Session:
             state = replace(state, answering=state.answering | {message.number})
             return state, (Asked(message.number, message.body),)
         if isinstance(message, (Response, ErrorReply)):
-            if message.number >= self.next_number:
+            if not 0 < message.number < self.next_number:
                 raise SessionViolation("The peer answered a question that was never asked.")
             if message.number not in self.asked:
                 return self, ()  # it was forgotten: the answer came too late

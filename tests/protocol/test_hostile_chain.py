@@ -141,7 +141,8 @@ def test_a_signature_with_a_second_form_of_its_number_is_refused(chain: Chain) -
     assert isinstance(refused(chain, packed([payload, twin])), SignatureInvalid)
 
 
-@pytest.mark.parametrize("weak", [bytes(32), b"\1" + bytes(31), b"\xec" + b"\xff" * 30 + b"\x7f"])
+@pytest.mark.parametrize("weak", [bytes(32), b"\1" + bytes(31), b"\xec" + b"\xff" * 30 + b"\x7f"],
+                         ids=["zero", "one", "minus one"])
 def test_a_weak_key_signs_nothing(chain: Chain, weak: bytes) -> None:
     """Under a key of small order a constant is a signature of everything."""
     fields = {"v": 1, "id": IDENTITY, "parents": [name_of(BERT_IN)], "signer": weak, "time": 1, "kind": "device.revoke",

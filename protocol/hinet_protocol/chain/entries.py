@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hinet_protocol import canonical, limits, schema
+from hinet_protocol.epochs import box_key
 from hinet_protocol.errors import EntryMalformed, EntryUnsupported, MessageError
 from hinet_protocol.identity import SIGN_CHAIN_ENTRY, Signer, hash_bytes, verify
 from hinet_protocol.schema import bytes32, bytes64, list_of, one_of, optional, row, sorted_unique, text, uint63
@@ -39,11 +40,11 @@ _PAYLOAD: dict[str, schema.Check] = {
     "body": lambda value, path: value,
 }
 _BODIES: dict[str, dict[str, schema.Check]] = {
-    GENESIS: {"root": bytes32, "box": bytes32, "next": optional(bytes32)},
+    GENESIS: {"root": bytes32, "box": box_key, "next": optional(bytes32)},
     DEVICE_ADD: {
         "name": text(limits.name_bytes_max, 1),
         "sign": bytes32,
-        "box": bytes32,
+        "box": box_key,
         "role": one_of(*ROLES),
         "tier": one_of(*TIERS),
         "expires": uint63,

@@ -6,7 +6,7 @@ Everything a Chain says is a function of the set of its entries: the order in wh
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hinet_protocol import canonical, limits
@@ -280,11 +280,15 @@ class Chain:
         return tuple(dict.fromkeys(found))
 
     def entries_for(
-        self, have: Iterable[bytes], bytes_max: int = limits.chain_batch_bytes_max
+        self,
+        have: Iterable[bytes],
+        bytes_max: int = limits.chain_batch_bytes_max,
+        given: Container[bytes] = (),
     ) -> tuple[tuple[bytes, ...], bool]:
         """The entries to send to a peer that has these and their pasts, parents first, and whether more would follow.
 
-        Hashes that are not in this chain are passed over. At least one entry is given if any is missing.
+        Those in `given`, sent before, are left out. Hashes that are not in this chain are passed over. At least one
+        entry is given if any is missing.
         """
         known = 0
         for name in have:
@@ -293,7 +297,7 @@ class Chain:
         batch: list[bytes] = []
         size = 0
         for node in self._graph.ordered():
-            if known >> node.index & 1:
+            if known >> node.index & 1 or node.hash in given:
                 continue
             size += len(node.entry.raw) + 5
             if batch and (size > bytes_max or len(batch) >= limits.chain_batch_entries_max):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hinet_protocol import canonical, limits, schema
+from hinet_protocol.epochs import box_key
 from hinet_protocol.errors import ProtocolError, SessionBusy
 from hinet_protocol.join.events import Send
 from hinet_protocol.messages import JoinRefuse, error_text
@@ -18,7 +19,7 @@ offer_fields: dict[str, schema.Check] = {
     "inviter_name": text(limits.name_bytes_max),
 }
 request_fields: dict[str, schema.Check] = {
-    "box": bytes32,
+    "box": box_key,
     "name": text(limits.name_bytes_max, 1),
     "tier": one_of("cloud", "laptop", "pocket"),
     "proof": bytes64,

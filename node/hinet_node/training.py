@@ -30,6 +30,7 @@ from hinet_node.revisions import (
 )
 from hinet_protocol.passports import ADAPTER, TASK_VECTOR
 
+METRICS_LIST_MAX = 16
 PEFT_WEIGHTS = "adapter_model.safetensors"
 
 
@@ -88,7 +89,7 @@ class Training:
         running.evidence["metrics"] = trained.get("metrics")
         return await self._revisions.publish(Draft(
             kind=TASK_VECTOR, base=base.digest, recipe=recipe.as_dict(), recipe_digest=recipe.digest,
-            data_digest=blake3(pairs).hexdigest(), metrics=trained.get("metrics") or {},
+            data_digest=blake3(pairs).hexdigest(), metrics=condensed(trained.get("metrics") or {}),
             files={TAU_FILE: disk.read(f"{folder}/out/{TAU_FILE}"), PAIRS_FILE: pairs},
         ), self._ports.clock.now_unix_s())
 
@@ -110,7 +111,7 @@ class Training:
         adapter = "/".join(part for part in (folder, "out", inner) if part)
         return await self._revisions.publish(Draft(
             kind=ADAPTER, base=base.digest, recipe=recipe.as_dict(), recipe_digest=recipe.digest,
-            data_digest=teacher.data_digest, metrics=made.get("metrics") or {}, parents=(teacher.id,),
+            data_digest=teacher.data_digest, metrics=condensed(made.get("metrics") or {}), parents=(teacher.id,),
             files={ADAPTER_FILE: disk.read(f"{adapter}/{PEFT_WEIGHTS}"),
                    ADAPTER_CONFIG_FILE: disk.read(f"{adapter}/{ADAPTER_CONFIG_FILE}")},
         ), self._ports.clock.now_unix_s())
@@ -142,6 +143,17 @@ class Training:
             plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[-100:]
             self._ports.disk.write_atomic(f"{folder}/notes/{number:05d}-{plain}", text.encode("utf-8", "replace"))
         return len(notes)
+
+
+def condensed(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics for a passport: without long lists such as loss curves, which stay in the job's evidence."""
+    kept: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            kept[name] = condensed(value)
+        elif not isinstance(value, list | tuple) or len(value) <= METRICS_LIST_MAX:
+            kept[name] = value
+    return kept
 
 
 def load_recipe(name: str) -> Any:

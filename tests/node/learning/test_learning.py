@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from hinet_node.errors import NodeError, UsageError
+from hinet_node.training import condensed
 
 
 def test_what_the_cloud_learned_is_answered_by_the_pocket(household: Any) -> None:
@@ -50,6 +51,11 @@ def test_the_passport_names_base_recipe_data_and_maker(household: Any) -> None:
         assert len(first["recipe_digest"]) == 64
 
     trio.run(main)
+
+
+def test_a_passport_leaves_long_curves_to_the_jobs_record() -> None:
+    measured = {"full": {"losses": [0.5] * 5000, "steps": 5000}, "layers": [1, 2]}
+    assert condensed(measured) == {"full": {"steps": 5000}, "layers": [1, 2]}
 
 
 def test_working_folders_are_empty_after_the_job(household: Any) -> None:

@@ -20,6 +20,7 @@ from hinet_node.vault import Household, Item, Progress, Vault
 RESERVED = b".hinet/"
 FILES_MAX = 100_000
 LIST_MAX = 5_000
+KEY_MAGIC = b"hinet-device-key-"
 CONTENT_BYTES_MAX = 4 * 1_048_576
 
 Names = Callable[[], Mapping[bytes, str]]
@@ -33,6 +34,8 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) ->
         paths, under = args.get("paths"), text_of(args, "under", "")
         if not isinstance(paths, list) or not paths:
             raise UsageError("name at least one file or folder", next_step="hinet-node vault add PATH")
+        if not all(isinstance(path, str) and Path(path).is_absolute() for path in paths):
+            raise UsageError("vault.add needs absolute paths: the agent's own folder is not the caller's")
         found, skipped = await disk.run_blocking(lambda: find_files([Path(path) for path in paths], name_bytes(under)))
         items = await vault.put_many(found, on_progress=lambda done: emit(_progress(done)))
         return {"files": len(items), "bytes": sum(item.size for item in items), "skipped": skipped}
@@ -88,7 +91,8 @@ async def vault_status(vault: Vault, household: Household) -> dict[str, Any]:
 
 
 def find_files(roots: list[Path], under: bytes) -> tuple[list[tuple[bytes, Path]], list[str]]:
-    """Vault names and paths of the files below `roots`, sorted; and what was skipped (links, devices), as text.
+    """Vault names and paths of the files below `roots`, sorted; and what was skipped (links, devices, the homes and
+    keys of nodes), as text.
 
     A folder `a/notes` gives names `notes/…`, a file its own name; `under` is put in front. Links are never followed.
     Errors: `UsageError` for a missing path, a reserved name, two files of one name, or too many files.
@@ -96,12 +100,18 @@ def find_files(roots: list[Path], under: bytes) -> tuple[list[tuple[bytes, Path]
     found: dict[bytes, Path] = {}
     skipped: list[str] = []
     prefix = under.strip(b"/") + b"/" if under.strip(b"/") else b""
+    if any(part in (b"", b".", b"..") for part in prefix.split(b"/")[:-1]) or b"\0" in prefix:
+        raise UsageError(f"{text_name(under)!r} is not a folder of the vault", next_step="for example --under letters")
 
-    def take(path: Path, name: bytes) -> None:
+    def take(path: Path, name: bytes) -> list[tuple[Path, bytes]]:
+        """Take a file, or give back what is in a folder."""
         kind = path.lstat().st_mode
-        if stat.S_ISDIR(kind):
-            for entry in sorted(path.iterdir()):
-                take(entry, name + b"/" + os.fsencode(entry.name) if name else os.fsencode(entry.name))
+        if _holds_key(path / "device.key" if stat.S_ISDIR(kind) else path):
+            # Whoever adds the folder around a home does not mean to hand this machine's key to all the others.
+            skipped.append(str(path))
+        elif stat.S_ISDIR(kind):
+            return [(entry, os.fsencode(entry.name) if not name else name + b"/" + os.fsencode(entry.name))
+                    for entry in path.iterdir()]
         elif stat.S_ISREG(kind):
             full = prefix + name
             _refuse_reserved(full)
@@ -113,19 +123,35 @@ def find_files(roots: list[Path], under: bytes) -> tuple[list[tuple[bytes, Path]
                 raise UsageError(f"more than {FILES_MAX} files at once", next_step="add the folders one by one")
         else:
             skipped.append(str(path))
+        return []
 
     for root in roots:
+        waiting = [(root, os.fsencode(root.resolve().name if root.name in ("", "..") else root.name))]
         try:
-            take(root, os.fsencode(root.resolve().name if root.name in ("", "..") else root.name))
+            while waiting:
+                waiting += take(*waiting.pop())
         except FileNotFoundError as missing:
             raise UsageError(f"there is no file or folder {missing.filename or root}", next_step="check the path",
                              code="E_NO_SUCH_FILE") from None
         except PermissionError as closed:
             raise UsageError(f"{closed.filename or root} can't be read: permission denied",
                              next_step="check who owns it: ls -l PATH", code="E_PERMISSION") from None
+        except OSError as broken:
+            raise UsageError(f"{broken.filename or root} can't be read: {broken.strerror}",
+                             next_step="leave it out: add what is beside it") from None
     if not found:
         raise UsageError("there is no file to add", next_step="check the path; links are not followed")
-    return sorted(found.items()), skipped
+    return sorted(found.items()), sorted(skipped)
+
+
+def _holds_key(path: Path) -> bool:
+    """Whether this is the key file of a node."""
+    if path.name != "device.key":
+        return False
+    try:
+        return stat.S_ISREG(path.lstat().st_mode) and path.read_bytes().startswith(KEY_MAGIC)
+    except OSError:
+        return False
 
 
 def no_such_file(name: bytes) -> NodeError:

@@ -59,6 +59,11 @@ def clean(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
+def clean_line(text: str) -> str:
+    """`clean`, and on one line: a file's name may hold line ends, which would look like another file."""
+    return clean(text).replace("\n", "?").replace("\t", "?")
+
+
 def table(rows: Sequence[Sequence[str]], heading: Sequence[str] = (), indent: str = "") -> list[str]:
     """Aligned columns; the heading is dimmed. Cells may hold colour."""
     if not rows:

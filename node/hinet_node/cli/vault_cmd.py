@@ -20,10 +20,14 @@ app = root.group("Add, list, get and verify the household's files.")
 def add(paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files and folders.")],
         under: Annotated[str, typer.Option(help="Put them under this folder of the vault.")] = "") -> None:
     """Store files in the vault; every device of the household gets them."""
+    if "" in paths:
+        from hinet_node.errors import UsageError
+
+        raise UsageError("a path is empty", next_step="name the folder itself; this one is: hinet-node vault add .")
     absolute = [str(Path(path).absolute()) for path in paths]
     result = agent_call.call("vault.add", {"paths": absolute, "under": under}, label="adding", timeout_s=None)
     for skipped in result["skipped"]:
-        output.say(f"left out {output.clean(skipped)}: only plain files and folders are added")
+        output.say(f"left out {output.clean_line(skipped)}: links, devices and the keys of a node are never added")
     count = result["files"]
     output.emit("hinet.vault-add/1", result, [
         f"{count} {'file' if count == 1 else 'files'} ({output.size_text(result['bytes'])}) in the vault."])
@@ -98,7 +102,7 @@ def verify(deep: Annotated[bool, typer.Option("--deep", help="Also decrypt every
             for name in report["damaged"]:
                 output.say(f"damaged: pack {name[:16]}")
             for name in report["files_unreadable"]:
-                output.say(f"unreadable: {output.clean(name)}")
+                output.say(f"unreadable: {output.clean_line(name)}")
         raise failure
     output.emit("hinet.vault-verify/1", report, [
         f"{report['packs']} packs ({output.size_text(report['packs_bytes'])}) checked: all of them are whole."])
@@ -106,7 +110,7 @@ def verify(deep: Annotated[bool, typer.Option("--deep", help="Also decrypt every
 
 def _listed(items: list[dict[str, Any]], long: bool) -> Iterable[str]:
     if not long:
-        return [output.clean(item["name"]) for item in items]
+        return [output.clean_line(item["name"]) for item in items]
     return output.table([[output.size_text(item["size"]), time.strftime("%Y-%m-%d %H:%M", time.localtime(item["time"])),
-                          output.clean(item["device"]), output.clean(item["name"])] for item in items])
+                          output.clean(item["device"]), output.clean_line(item["name"])] for item in items])
 

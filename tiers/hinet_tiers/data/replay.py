@@ -35,7 +35,7 @@ def own_answers(
     tokens_max: int = ANSWER_TOKENS_MAX,
 ) -> list[dict[str, Any]]:
     """Replay pairs {question, answer, kind, cut}: the greedy answers of `model`; `cut` when the length ended one."""
-    from hinet_tiers.evaluate import generate
+    from hinet_tiers.generate import generate
     from hinet_tiers.prompt import chat_prompt
 
     made: list[dict[str, Any]] = []

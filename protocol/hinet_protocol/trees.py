@@ -197,6 +197,9 @@ def _weight(tree: Tree, name: bytes) -> int:
     return len(name) + sum(len(version.chunks) + 64 for version in tree[name])
 
 
+generation_max = 2**63 - 1
+
+
 @functools.lru_cache(maxsize=262_144)
 def ends_page(name: bytes) -> bool:
     """Whether a page ends after this name: on average after every 256th."""
@@ -252,6 +255,7 @@ def decode_root(raw: bytes) -> tuple[PageRef, ...]:
         _require(type(entries) is int and 1 <= entries <= page_entries_max, "a page has a wrong count")
         found.append(PageRef(first, chunk, entries))
         last = first
+    _require(len({page.chunk_id for page in found}) == len(found), "a page is there twice")
     return tuple(found)
 
 
@@ -339,4 +343,4 @@ def next_version(before: Versions, content: Version, settled: Sequence[Version] 
     beside = tuple(sorted((version.device, version.counter) for version in before
                           if version not in replaced and counters.get(version.device, 0) >= version.counter))
     return replace(content, seen=seen, beside=beside,
-                   generation=1 + max((version.generation for version in before), default=0))
+                   generation=min(1 + max((version.generation for version in before), default=0), generation_max))

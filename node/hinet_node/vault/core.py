@@ -21,6 +21,7 @@ from hinet_node.vault.packstore import PackStore
 from hinet_node.vault.publish import Publisher
 from hinet_node.vault.reader import ChunkReader
 from hinet_node.vault.view import View, item_of
+from hinet_node.vault.writer import PackWriter
 from hinet_protocol.heads import Head, vault_digest
 from hinet_protocol.reconcile import needs_of, whole_heads
 from hinet_protocol.trees import Version, name_bytes_max, next_version
@@ -67,7 +68,8 @@ class VaultCore:
         self.heads = HeadStore(disk, household.identity_id, household.device_public, settings.heads_kept)
         self.reader = ChunkReader(self.store, household, self.note_damage)
         self.view = View()
-        self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings)
+        self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings,
+                                   self.reader.pack_holding)
         self.trouble: dict[tuple[str, bytes], Trouble] = {}
         """What is wrong now, by code and subject."""
         self.peers_hold: dict[bytes, frozenset[bytes]] = {}
@@ -95,7 +97,8 @@ class VaultCore:
                 size, digest, indirect, chunks = writer.add_content(pieces, count.bytes)
                 version = Version(device, 0, (), (), now, 0, False, size, digest, indirect, chunks)
                 row = self.view.lookup(name)
-                if row is None or row[1] is not None or not row[0].same_content(version) or not self._held(row[0]):
+                if (row is None or row[1] is not None or not row[0].same_content(version)
+                        or not self._held(row[0], writer)):
                     content[name] = version
                 count.file()
         except BaseException:
@@ -130,8 +133,9 @@ class VaultCore:
         mine = replace(version, device=self.household.device_public, counter=seq)
         return name, next_version(self.view.tree.get(name, ()), mine, settled)
 
-    def _held(self, version: Version) -> bool:
-        return all(self.store.index.pack_of(chunk) is not None for chunk in version.chunk_ids())
+    def _held(self, version: Version, writer: PackWriter) -> bool:
+        return all(self.store.index.pack_of(chunk) is not None and chunk not in writer.sealed
+                   for chunk in version.chunk_ids())
 
     def check_room(self, size_bytes: int) -> None:
         """Before anything is written. Errors: `NoSpace`."""
@@ -186,7 +190,7 @@ class VaultCore:
             if head.hash not in self.view.unreadable:
                 continue
             for older in self.heads.older(device):
-                self.view.take_up([older], self.reader)
+                self.view.take_up([older], self.reader, self.heads.current())
                 if self.view.unreadable.pop(older.hash, None) is None:
                     break
 
@@ -217,11 +221,14 @@ class VaultCore:
     def content(self, version: Version) -> Iterator[bytes]:
         """The content in chunks; the last check, of the whole digest, comes after the last chunk. Errors:
         `IntegrityError`."""
-        state = blake3()
+        state, left = blake3(), version.size
         for piece in self.reader.content(version):
+            left -= len(piece)
+            if left < 0:
+                break  # a few chunks, named over and over, would be a file without end
             state.update(piece)
             yield piece
-        if state.digest() != version.digest:
+        if left or state.digest() != version.digest:
             raise IntegrityError("A file's content does not match its digest.", next_step="Run "
                                  "`hinet-node vault verify --deep`, then try again when a sibling is in reach.")
 

@@ -11,7 +11,7 @@ A number is written to `vault/seq` before a head carries it. A head file that do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from hinet_node.errors import NoSpace
 from hinet_node.ports import Disk
@@ -21,6 +21,7 @@ from hinet_protocol.heads import Head, Standing, judge, read_head
 _HEAD_FILE = re.compile(r"(\d{20})-([0-9a-f]{64})")
 _DEVICE_FOLDER = re.compile(r"[0-9a-f]{64}")
 _SEQ_FILE = "vault/seq"
+_CLAIM_AHEAD_MAX = 2**32
 
 
 def head_path(device: bytes, seq: int, head_hash: bytes) -> str:
@@ -77,6 +78,17 @@ class HeadStore:
 
     def judge(self, head: Head) -> Standing:
         return judge(head, self._known.get(head.device, {}))
+
+    def believable(self, heads: Sequence[Head], members: Collection[bytes]) -> list[Head]:
+        """Those of verified heads that claim no absurd number of another member: a device whose last possible number
+        is said to be used could write nothing any more. A real claim is ahead by the heads that are on their way."""
+        newest = {device: max(known) for device, known in self._known.items() if known}
+        for head in heads:
+            newest[head.device] = max(head.seq, newest.get(head.device, 0))
+        newest[self._device] = max(self._reserved, newest.get(self._device, 0))
+        return [head for head in heads if all(
+            number <= newest.get(device, 0) + _CLAIM_AHEAD_MAX or device == head.device or device not in members
+            for device, number in head.vector)]
 
     # ---- changing ------------------------------------------------------------------------------------------------
 

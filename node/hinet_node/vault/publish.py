@@ -33,7 +33,8 @@ class Publisher:
     """Makes this device's heads. Blocks on the disk; used under the vault's writing lock."""
 
     def __init__(self, disk: Disk, randomness: Randomness, clock: Clock, household: Household, store: PackStore,
-                 heads: HeadStore, view: View, settings: VaultSettings) -> None:
+                 heads: HeadStore, view: View, settings: VaultSettings,
+                 holding: Callable[[bytes], bytes | None]) -> None:
         self._disk = disk
         self._randomness = randomness
         self._clock = clock
@@ -42,6 +43,7 @@ class Publisher:
         self._heads = heads
         self._view = view
         self._settings = settings
+        self._holding = holding
 
     def epoch(self) -> tuple[bytes, bytes]:
         """Id and key of the epoch that new data is sealed under. Errors: `NotAuthorised`."""
@@ -57,7 +59,8 @@ class Publisher:
 
     def writer(self) -> PackWriter:
         """A writer under the current epoch. Errors: `NotAuthorised`."""
-        return PackWriter(self._disk, self._randomness, self._store, *self.epoch(), self._settings.pack_bytes)
+        return PackWriter(self._disk, self._randomness, self._store, *self.epoch(), self._settings.pack_bytes,
+                          self._holding)
 
     def now(self) -> int:
         return max(0, int(self._clock.now_unix_s()))
@@ -116,7 +119,7 @@ class Publisher:
             packs.update(head.packs)
             lists.update(head.lists)
         inline, listed = self._retain(packs, lists)
-        tree_pack = self._store.index.pack_of(root)
+        tree_pack = self._holding(root)
         if tree_pack is None:
             raise IntegrityError("The tree that was just written is not on disk.",
                                  next_step="Run `hinet-node vault verify`, then try again.")

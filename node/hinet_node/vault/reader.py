@@ -64,6 +64,17 @@ class ChunkReader:
             for at in range(0, len(ids), 32):
                 yield self.read(ids[at:at + 32])
 
+    def pack_holding(self, chunk_id: bytes) -> bytes | None:
+        """A pack whose copy of the chunk opens. The index knows only what a footer says, and a footer that another
+        member sealed may say anything."""
+        for place in self._store.index.places(chunk_id):
+            try:
+                self._open(place)
+            except (PackDamaged, PackMalformed, OSError):
+                continue
+            return place.pack
+        return None
+
     def forget(self, pack: bytes) -> None:
         with self._lock:
             self._readers.pop(pack, None)

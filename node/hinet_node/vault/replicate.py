@@ -204,7 +204,12 @@ class Replicator:
             except (HeadMalformed, SignatureInvalid) as error:
                 self._note(follower, IntegrityError(f"{name} sent a head that was refused: {error}", code=error.code,
                                                     next_step=f"Run `hinet-node vault verify` on {name}."))
-        return heads
+        believed = self._core.heads.believable(heads, members)
+        if len(believed) < len(heads):
+            self._note(follower, IntegrityError(f"{name} sent a head that claims numbers which nobody used.",
+                                                code=HeadMalformed.code,
+                                                next_step="See who made it: hinet-node vault status"))
+        return believed
 
     async def _pull_round(self, session: Session, fresh: list[Head]) -> bool:
         """Pull what the heads need as far as it is known now (a pack list may name more); whether a pack came."""

@@ -6,7 +6,7 @@ Leaves opening chunks to `reader`, sealing to `writer`, heads on disk to `headst
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from hinet_node.errors import IntegrityError, NotAuthorised
 from hinet_node.vault.items import Item
@@ -24,6 +24,7 @@ from hinet_protocol.trees import (
     decode_root,
     encode_page,
     encode_root,
+    join,
     merge_into,
     shown,
     shown_beside,
@@ -49,15 +50,16 @@ class View:
 
     # ---- taking heads up -----------------------------------------------------------------------------------------
 
-    def take_up(self, heads: Iterable[Head], reader: ChunkReader) -> bool:
+    def take_up(self, heads: Sequence[Head], reader: ChunkReader, known: Iterable[Head] = ()) -> bool:
         """Merge the trees of heads; whether anything changed. A head that can't be opened stays in `unreadable` and is
-        tried again the next time."""
+        tried again the next time. What versions say they have seen is held against these heads and `known` ones."""
         changed = False
+        numbers = dict(join(head.vector for head in (*heads, *known)))
         for head in heads:
             if head.hash in self._taken_heads:
                 continue
             try:
-                changed |= self._take_tree(head, reader)
+                changed |= self._take_tree(head, reader, numbers)
             except (IntegrityError, NotAuthorised, TreeMalformed) as error:
                 self.unreadable[head.hash] = str(error)
                 continue
@@ -65,11 +67,13 @@ class View:
             self.unreadable.pop(head.hash, None)
         return changed
 
-    def _take_tree(self, head: Head, reader: ChunkReader) -> bool:
+    def _take_tree(self, head: Head, reader: ChunkReader, numbers: Mapping[bytes, int]) -> bool:
         fresh = [page.chunk_id for page in decode_root(reader.read(head.tree_chunk))
                  if page.chunk_id not in self._taken_pages]
         # All pages are opened before the first is merged, so that a head counts whole or not at all.
         pages = {chunk: decode_page(reader.read(chunk)) for chunk in fresh}
+        for page in pages.values():
+            _refuse_future(page, numbers)
         changed: list[bytes] = []
         with self._lock:
             for chunk, page in pages.items():
@@ -152,6 +156,15 @@ class View:
             if self._beside is None:
                 self._beside = shown_beside(self.tree, self._contested)
             return self._beside.get(name)
+
+
+def _refuse_future(page: Mapping[bytes, Versions], numbers: Mapping[bytes, int]) -> None:
+    """A version that has seen what nobody wrote yet would hide it when it comes. Raises TreeMalformed."""
+    for versions in page.values():
+        for version in versions:
+            if any(number > numbers.get(device, 0)
+                   for device, number in (*version.seen, (version.device, version.counter))):
+                raise TreeMalformed("A file's version claims to have seen what no head has brought yet.")
 
 
 def item_of(name: bytes, version: Version, conflict_of: bytes | None) -> Item:

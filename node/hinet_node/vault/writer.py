@@ -30,22 +30,25 @@ _IDS_PER_LIST = chunk_bytes_max // 32
 class PackWriter:
     """Blocks on the disk; used by one thread at a time.
 
-    `packs` are the packs that hold what was added, old ones for chunks that were held already.
+    `packs` are the packs that hold what was added, old ones for chunks that were held already; `sealed` are the ids of
+    the other chunks. `holding` gives a pack whose copy of a chunk opens.
     """
 
     def __init__(self, disk: Disk, randomness: Randomness, store: PackStore, epoch_id: bytes, epoch_key: bytes,
-                 pack_bytes: int) -> None:
+                 pack_bytes: int, holding: Callable[[bytes], bytes | None]) -> None:
         self._disk = disk
         self._randomness = randomness
         self._store = store
         self._epoch = (epoch_id, epoch_key)
         self._id_key = chunk_id_key(epoch_key)
         self._pack_bytes = pack_bytes
+        self._holding = holding
         self._builder: PackBuilder | None = None
         self._part = ""
         self._pending = 0
         self._made: list[bytes] = []
         self.packs: set[bytes] = set()
+        self.sealed: set[bytes] = set()
 
     def id_of(self, plaintext: bytes) -> bytes:
         return chunk_id(self._id_key, plaintext)
@@ -55,12 +58,13 @@ class PackWriter:
         name = self.id_of(plaintext)
         if self._builder is not None and name in self._builder:
             return name
-        held_in = self._store.index.pack_of(name)
+        held_in = self._holding(name)
         if held_in is not None:
             self.packs.add(held_in)
             return name
         builder = self._builder or self._begin()
         builder.add(kind, name, plaintext)
+        self.sealed.add(name)
         self._pending += len(plaintext)
         if self._pending >= _FLUSH_BYTES:
             self._flush(builder.take())

@@ -225,6 +225,7 @@ class World:
     connect = staticmethod(connect)
     until = staticmethod(until)
     clock = TestClock
+    quiet_peers = MemoryPeers
 
     def __init__(self) -> None:
         self.family = Family()

@@ -1,0 +1,342 @@
+"""A member that lies: packs, trees and heads sealed and signed by the text of SPEC.md, section 6, with rightful keys.
+
+A member may write and remove files. It must not be able to stop others from writing, to hide what they write, to use up
+their memory or their disk, or to write outside a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+import zstandard
+from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from hinet_node.errors import IntegrityError, NodeError
+from hinet_protocol.messages import HeadsGet, HeadsList, PackBytes, PackRead, PacksGet, PacksList, VaultChanged
+
+EPOCH, KEY, IDENTITY = b"1" * 32, b"k" * 32, b"I" * 32
+MAGIC = b"HINETPK\1"
+CONTENT, PAGE, ROOT, LIST = 1, 2, 3, 4
+
+
+def derive(label: str, salt: bytes = b"") -> bytes:
+    extracted = hmac.new(salt or bytes(32), KEY, hashlib.sha256).digest()
+    return hmac.new(extracted, label.encode() + b"\1", hashlib.sha256).digest()
+
+
+def chunk_id(plain: bytes) -> bytes:
+    return blake3(plain, key=derive("hinet/1/epoch/chunk-id")).digest()
+
+
+@dataclass
+class Evil:
+    """A member with rightful keys and a mind of its own. Looks like a node to the tests' `connect`."""
+
+    member: Any
+    peers: Any
+    packs: dict[bytes, bytes] = field(default_factory=dict)
+    sizes: dict[bytes, int] = field(default_factory=dict)
+    heads: list[bytes] = field(default_factory=list)
+    chunks: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        async def heads(session: Any, question: Any) -> Any:
+            return HeadsList(b"?" * 32, tuple(self.heads))
+
+        async def listed(session: Any, question: Any) -> Any:
+            self.asked.append(question)
+            rows = sorted({name: self.sizes.get(name, len(raw)) for name, raw in self.packs.items()}.items())
+            rows = [row for row in rows if row[0] > question.after]
+            return PacksList(tuple(rows[:question.limit]), len(rows) > question.limit)
+
+        async def read(session: Any, question: Any) -> Any:
+            self.asked.append(question)
+            raw = self.packs[question.pack]
+            return PackBytes(question.pack, question.offset, self.sizes.get(question.pack, len(raw)),
+                             raw[question.offset:question.offset + question.length])
+
+        async def nothing(session: Any, notice: Any) -> None:
+            pass
+
+        for kind, handler in ((HeadsGet, heads), (PacksGet, listed), (PackRead, read), (VaultChanged, nothing)):
+            self.peers.on(kind, handler)
+
+    def chunk(self, kind: int, plain: bytes, name: bytes | None = None) -> bytes:
+        self.chunks.append((kind, plain, name))
+        return name or chunk_id(plain)
+
+    def seal(self) -> bytes:
+        """A pack of all chunks so far; its name."""
+        salt = blake3(b"%d" % len(self.packs)).digest()
+        seal = ChaCha20Poly1305(derive("hinet/1/epoch/pack", salt))
+
+        def sealed(number: int, kind: int, name: bytes, plain: bytes) -> bytes:
+            bound = MAGIC + bytes([kind]) + struct.pack(">I", number) + name
+            return seal.encrypt(number.to_bytes(12, "big"), plain, bound)
+
+        body, rows = MAGIC + EPOCH + salt, b""
+        for number, (kind, plain, lie) in enumerate(self.chunks):
+            name, small = lie or chunk_id(plain), zstandard.ZstdCompressor(1).compress(plain)
+            stored = min(plain, small, key=len)
+            body += sealed(number, kind, name, stored)
+            rows += struct.pack(">BB32sII", kind, stored is small, name, len(stored), len(plain))
+        footer = struct.pack(">I", len(self.chunks)) + rows
+        sealed_footer = len(footer) + 16
+        padding = -(len(body) + 16 + sealed_footer + 32) % 65_536
+        body += sealed(0xFFFFFFFD, 0xF2, bytes(32), bytes(padding))
+        trailer = struct.pack(">QII", len(body), sealed_footer, len(self.chunks))
+        raw = body + sealed(0xFFFFFFFF, 0xF0, bytes(32), footer) + sealed(0xFFFFFFFE, 0xF1, bytes(32), trailer)
+        self.chunks = []
+        name = blake3(raw).digest()
+        self.packs[name] = raw
+        return name
+
+    def head(self, root: bytes, pack: bytes, seq: int = 1, **lies: Any) -> bytes:
+        public = self.member.public
+        body = {"version": 1, "identity": IDENTITY, "device": public, "seq": seq, "prev": b"", "epoch": EPOCH,
+                "tree": [root, pack], "packs": [pack], "lists": [], "vector": [[public, seq]], "time": 1, **lies}
+        raw_body = msgpack.packb({key: body[key] for key in sorted(body)}, use_bin_type=True)
+        raw: bytes = msgpack.packb([raw_body, self.member.sign(b"vault-head", raw_body)], use_bin_type=True)
+        self.heads = [*self.heads, raw]
+        return raw
+
+    def row(self, content: bytes = b"evil", **lies: Any) -> list[Any]:
+        one = {"device": self.member.public, "counter": 1, "seen": [], "beside": [], "time": 1, "generation": 1,
+               "deleted": False, "size": len(content), "digest": blake3(content).digest(), "indirect": False,
+               "chunks": self.chunk(CONTENT, content) if content else b"", "attributes": b"\x80", **lies}
+        return list(one.values())
+
+    def tree(self, *pages: list[list[Any]], refs: list[list[Any]] | None = None) -> bytes:
+        """Pages of [name, [row, …]] in one tree."""
+        rows = []
+        for page in pages:
+            name = self.chunk(PAGE, msgpack.packb(["page", 1, page], use_bin_type=True))
+            rows.append([page[0][0], name, len(page)])
+        return self.chunk(ROOT, msgpack.packb(["root", 1, rows + (refs or [])], use_bin_type=True))
+
+    def publish(self, *names: tuple[bytes, list[Any]], seq: int = 1, **lies: Any) -> None:
+        root = self.tree([[name, [row]] for name, row in sorted(names)])
+        self.head(root, self.seal(), seq, **lies)
+
+
+@pytest.fixture
+def evil(world: Any) -> Evil:
+    return Evil(world.member("evil"), world.quiet_peers())
+
+
+async def pulled(world: Any, victim: Any, evil: Evil, condition: Any) -> None:
+    """Let the victim sync with evil until a condition holds or something is noted."""
+    async with world.running(victim):
+        world.connect(victim, evil)
+        await world.until(lambda: condition() or victim.trouble())
+
+
+def test_the_forger_of_these_tests_writes_what_the_text_says(world: Any, evil: Evil) -> None:
+    """Else all that follows is refused for the wrong reason."""
+    async def main() -> None:
+        victim = await world.node("victim")
+        evil.publish((b"a", evil.row(b"one" * 100)), (b"b", evil.row(b"")))
+        await pulled(world, victim, evil, lambda: len(victim.vault.core.shown()) == 2)
+        assert not victim.trouble()
+        assert await victim.vault.get(b"a") == b"one" * 100
+        assert (await victim.vault.verify(deep=True)).ok
+    trio.run(main)
+
+
+# ---- stopping or hiding what others write ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("claimed", [2**63 - 1, 2**62])
+def test_a_claim_that_all_of_a_devices_numbers_are_used_does_not_silence_it(
+    world: Any, evil: Evil, claimed: int
+) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        await victim.vault.put(b"mine", b"1")
+        vector = sorted([[evil.member.public, 1], [victim.member.public, claimed]])
+        evil.publish((b"a", evil.row()), vector=vector)
+        await pulled(world, victim, evil, lambda: b"a" in victim.vault.core.shown())
+        for _ in range(2):
+            await victim.vault.put(b"mine", b"2" + bytes([_]))
+            await victim.open()
+        assert await victim.vault.get(b"mine") == b"2\1"
+        assert victim.vault.core.heads.own().seq < 2**40
+    trio.run(main)
+
+
+def test_a_version_that_claims_to_have_seen_the_future_hides_nothing(world: Any, evil: Evil) -> None:
+    async def main() -> None:
+        victim, other = await world.node("victim"), await world.node("other")
+        await victim.vault.put(b"note", b"first")
+        future = sorted([[victim.member.public, 2**40], [other.member.public, 2**40]])
+        evil.publish((b"note", evil.row(seen=future)), vector=sorted([[evil.member.public, 1]]))
+        async with world.running(victim, other):
+            world.connect(victim, evil)
+            await world.until(lambda: bool(victim.trouble()) or
+                              victim.vault.core.shown()[b"note"][0].device == evil.member.public)
+            await victim.vault.put(b"note", b"second")
+            await world.until(lambda: b"note" in other.vault.core.shown())
+            await world.until(lambda: world.in_step(victim, other))
+            for node in (victim, other):
+                assert await node.vault.get(b"note") == b"second"
+    trio.run(main)
+
+
+def test_the_highest_generation_does_not_make_the_next_edit_unreadable(world: Any, evil: Evil) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        evil.publish((b"note", evil.row(generation=2**63 - 1)))
+        await pulled(world, victim, evil, lambda: b"note" in victim.vault.core.shown())
+        await victim.vault.put(b"note", b"mine")
+        await victim.open()
+        assert not victim.trouble()
+        assert await victim.vault.get(b"note") == b"mine"
+    trio.run(main)
+
+
+# ---- using up memory, processor and disk -----------------------------------------------------------------------------
+
+
+def test_content_longer_than_its_size_is_stopped_at_the_size(world: Any, evil: Evil) -> None:
+    """One chunk, named a million times over two levels, would be terabytes."""
+    async def main() -> None:
+        victim = await world.node("victim")
+        big = evil.chunk(CONTENT, bytes(4 << 20))
+        ids = evil.chunk(LIST, big * 131_072)
+        evil.publish((b"bomb", evil.row(b"", size=10, indirect=True, chunks=ids * 1_024, digest=b"d" * 32)))
+        await pulled(world, victim, evil, lambda: b"bomb" in victim.vault.core.shown())
+        opened = []
+        read = victim.vault.core.reader.read
+        victim.vault.core.reader.read = lambda name: (opened.append(name), read(name))[1]
+        with pytest.raises(IntegrityError):
+            await victim.vault.get(b"bomb")
+        assert len(opened) < 10
+    trio.run(main)
+
+
+def test_one_page_named_many_times_is_no_tree(world: Any, evil: Evil) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        row = evil.row()
+        page = [[b"%08d" % number, [row]] for number in range(2_000)]
+        name = evil.chunk(PAGE, msgpack.packb(["page", 1, page], use_bin_type=True))
+        root = evil.chunk(ROOT, msgpack.packb(["root", 1, [[b"%08d" % at, name, 1] for at in range(50_000)]],
+                                              use_bin_type=True))
+        evil.head(root, evil.seal())
+        opened = []
+        read = victim.vault.core.reader.read
+        victim.vault.core.reader.read = lambda name: (opened.append(name), read(name))[1]
+        await pulled(world, victim, evil, lambda: False)
+        assert victim.trouble() == {"E_TREE_UNREADABLE"}
+        assert len(opened) < 100
+    trio.run(main)
+
+
+@pytest.mark.parametrize("plain", [b"", b"\xc0", b"\xdd\xff\xff\xff\xff", b"\x91" * 4_000, bytes(4 << 20)],
+                         ids=["empty", "nil", "huge array", "deep", "zeros"])
+@pytest.mark.parametrize("place", ["root", "page"])
+def test_rubbish_for_a_tree_is_noted_and_the_rest_goes_on(world: Any, evil: Evil, plain: bytes, place: str) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        root = evil.chunk(ROOT, plain) if place == "root" else evil.tree(
+            refs=[[b"a", evil.chunk(PAGE, plain), 1]])
+        evil.head(root, evil.seal())
+        await pulled(world, victim, evil, lambda: False)
+        assert victim.trouble() == {"E_TREE_UNREADABLE"}
+        await victim.vault.put(b"mine", b"still works")
+        await victim.open()
+        assert await victim.vault.get(b"mine") == b"still works"
+    trio.run(main)
+
+
+@pytest.mark.parametrize("lie", [
+    {"size": 2**63}, {"size": -1}, {"counter": 0}, {"counter": 2**63}, {"digest": b""}, {"chunks": b"x"},
+    {"seen": [[b"d" * 32, 0]]}, {"seen": [[b"d" * 32, 1], [b"c" * 32, 1]]}, {"beside": [[b"d", 1]]}, {"deleted": 1},
+    {"time": 1.5}, {"attributes": b""}, {"generation": None}, {"indirect": True, "chunks": b"c" * 32 * 1_025},
+    {"device": b"short"},
+])
+def test_a_version_of_another_form_is_refused_with_its_tree(world: Any, evil: Evil, lie: dict[str, Any]) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        evil.publish((b"a", evil.row(**lie)))
+        await pulled(world, victim, evil, lambda: False)
+        assert victim.trouble() == {"E_TREE_UNREADABLE"}
+        assert not victim.vault.core.shown()
+    trio.run(main)
+
+
+@pytest.mark.parametrize("size", [10 << 30, 2**63 - 1, 0, 65_537, (64 << 20) + 65_536])
+def test_a_pack_of_an_impossible_size_is_never_asked_for(world: Any, evil: Evil, size: int) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        evil.publish((b"a", evil.row()))
+        (name,) = evil.packs
+        evil.sizes[name] = size
+        async with world.running(victim):
+            world.connect(victim, evil)
+            await world.until(lambda: len(evil.asked) > 2)
+            await trio.sleep(0.05)
+        assert not [question for question in evil.asked if isinstance(question, PackRead) and question.pack != name]
+        assert not [question for question in evil.asked if isinstance(question, PackRead)] or size == 65_537
+        assert not victim.vault.core.store.index.packs()
+        assert not [path for path in victim.disk._files if "vault/p" in path]
+    trio.run(main)
+
+
+def test_a_list_of_packs_that_never_ends_is_left(world: Any, evil: Evil) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        evil.publish((b"a", evil.row()))
+        evil.packs.clear()
+        pages = 0
+
+        async def endless(session: Any, question: Any) -> Any:
+            nonlocal pages
+            pages += 1
+            first = int.from_bytes(question.after, "big") + 1
+            return PacksList(tuple(((first + at).to_bytes(32, "big"), 65_536) for at in range(4)), True)
+
+        evil.peers.handlers[PacksGet] = endless
+        async with world.running(victim):
+            _, there = world.connect(victim, evil)
+            await world.until(lambda: pages >= 1_024)
+            await trio.sleep(0.1)
+            assert pages <= 2_100
+            there.cut()
+    trio.run(main)
+
+
+def test_a_chunk_under_a_name_that_is_not_its_own_is_not_used(world: Any, evil: Evil) -> None:
+    """Else one member could swap the content of another's file: the first pack that names a chunk would win."""
+    async def main() -> None:
+        victim = await world.node("victim")
+        wanted = chunk_id(b"the truth")
+        evil.chunk(CONTENT, b"a lie, just", wanted)
+        evil.publish((b"a", evil.row()))
+        await pulled(world, victim, evil, lambda: b"a" in victim.vault.core.shown())
+        await victim.vault.put(b"truth", b"the truth")
+        await victim.open()
+        assert await victim.vault.get(b"truth") == b"the truth"
+    trio.run(main)
+
+
+@pytest.mark.parametrize("name", [b"../x", b"/etc/x", b"a/../../x", b"a\0b", b"a//b", b"./x", b".."])
+def test_names_of_others_never_lead_out_of_the_folder(world: Any, evil: Evil, name: bytes, tmp_path: Any) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        evil.publish((name, evil.row(b"out")), (b"z", evil.row(b"in")))
+        await pulled(world, victim, evil, lambda: name in victim.vault.core.shown())
+        with pytest.raises(NodeError) as refused:
+            await victim.vault.restore(b"", tmp_path / "deep" / "folder")
+        assert refused.value.code == "E_NAME_ESCAPES"
+        assert not list(tmp_path.rglob("*x*"))
+    trio.run(main)

@@ -14,18 +14,19 @@ from typing import Any
 
 import trio
 
-from hinet_node import seen, socket_server
-from hinet_node.agent_verbs import agent_verbs
 from hinet_node.api import Api
+from hinet_node.belonging.invite import JOIN_PROTOCOL, Inviter
+from hinet_node.belonging.membership import Membership
 from hinet_node.config import Config
-from hinet_node.invite import JOIN_PROTOCOL, Inviter
-from hinet_node.learning import Learning
+from hinet_node.learning.service import Learning
+from hinet_node.local import server as socket_server
+from hinet_node.local.agent_verbs import agent_verbs
+from hinet_node.local.vault_verbs import vault_verbs
 from hinet_node.machine import Machine
-from hinet_node.membership import Membership
-from hinet_node.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.ports import Ports
+from hinet_node.sessions import seen
+from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
-from hinet_node.vault_verbs import vault_verbs
 from hinet_protocol.identity import fingerprint
 
 Log = Callable[[str], None]

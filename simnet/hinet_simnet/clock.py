@@ -1,7 +1,7 @@
 """Virtual time: a Clock over trio's own time, and the one private switch of trio that replay needs.
 
-Leaves the wall clock to `hinet_node.system`. Under `virtual_run` trio jumps to the next deadline whenever every task
-waits, and picks its tasks in an order that depends on the seed alone.
+Leaves the wall clock to `hinet_node.real.system`. Under `virtual_run` trio jumps to the next deadline whenever every
+task waits, and picks its tasks in an order that depends on the seed alone.
 
 trio runs the tasks of one batch in a random order on purpose. `_ALLOW_DETERMINISTIC_SCHEDULING` is what trio's own
 `hypothesis` support switches on; it is private, so it is used in this file only, and `tests/simnet/test_clock.py` fails

@@ -2,7 +2,7 @@
 
 The engine (`hinet_tiers.fake`) works on real files. So each call gets a scratch folder: what its arguments name is
 copied there from the node's disk, and what it wrote is written back through the disk, durably, as a worker's files are.
-Leaves processes, limits and crashes to `hinet_node.compute`.
+Leaves processes, limits and crashes to `hinet_node.real.compute`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An in-memory Discovery: one LAN on which hosts hear each other unless a partition lies between them.
 
-Leaves multicast DNS to `hinet_node.discovery`. News takes a moment to travel, as it does there.
+Leaves multicast DNS to `hinet_node.real.discovery`. News takes a moment to travel, as it does there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The in-memory twin of the home folder: same meaning as `hinet_node.disk.RealDisk`, plus crashes and full disks.
+"""The in-memory twin of the home folder: same meaning as `hinet_node.real.disk.RealDisk`, plus crashes and full disks.
 
 What is written atomically or committed survives `crash()`; what was only appended is lost, or torn at a point that
-the given randomness picks. Passes the same tests as the real disk. Leaves names to `hinet_node.disk_names`.
+the given randomness picks. Passes the same tests as the real disk. Leaves names to `hinet_node.real.disk_names`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import trio
 
-from hinet_node.disk_names import split_folder, split_name
 from hinet_node.errors import NoSpace
+from hinet_node.real.disk_names import split_folder, split_name
 
 _UNLIMITED_BYTES = 1 << 40
 

@@ -2,7 +2,7 @@
 
 A connection behaves as TCP does: bytes arrive whole and in order or not at all; across a partition they wait; a dead
 host's peers see the connection break once the link carries that news. Keys are proved by construction. Leaves real
-sockets to `hinet_node.transport`. Every byte that is sent goes into the trace.
+sockets to `hinet_node.real.transport`. Every byte that is sent goes into the trace.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import trio
 from nacl.signing import SigningKey
 
-from hinet_node.addresses import parse_address
 from hinet_node.errors import NetworkError, PortBusy
 from hinet_node.ports import StreamHandler
+from hinet_node.sessions.addresses import parse_address
 from hinet_simnet.randomness import SeededRandomness
 from hinet_simnet.trace import Trace
 

@@ -1,6 +1,6 @@
 """Randomness from a seed: the same seed and the same order of draws give the same bytes.
 
-Leaves real randomness to `hinet_node.system`. Keys drawn here are NOT secret: for simulation and tests only.
+Leaves real randomness to `hinet_node.real.system`. Keys drawn here are NOT secret: for simulation and tests only.
 """
 
 from __future__ import annotations

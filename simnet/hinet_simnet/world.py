@@ -14,10 +14,10 @@ from typing import Any
 import trio
 
 from hinet_node.agent import Agent
+from hinet_node.belonging.join import Wanted, join_household, preflight
+from hinet_node.belonging.membership import Membership, draw_root
 from hinet_node.config import Config
-from hinet_node.join import Wanted, join_household, preflight
 from hinet_node.machine import Machine
-from hinet_node.membership import Membership, draw_root
 from hinet_node.ports import Ports
 from hinet_node.vault import VaultSettings
 from hinet_protocol.invitations import parse_code

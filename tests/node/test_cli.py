@@ -247,7 +247,7 @@ def test_init_without_a_terminal_or_a_file_for_the_words_is_refused(run: Run) ->
 def test_init_into_a_full_home_leaves_neither_identity_nor_words(run: Run, tmp_path: Path) -> None:
     """A file-size limit of the process stands for the full disk: every write fails as on one."""
     script = ("import resource, signal, sys\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-              "import hinet_node.cli.init_cmd, hinet_node.membership, hinet_node.disk\n"
+              "import hinet_node.cli.init_cmd, hinet_node.belonging.membership, hinet_node.real.disk\n"
               "from hinet_node.cli import root\n"
               "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\nsys.exit(root.main(sys.argv[1:]))")
     words = tmp_path / "words"
@@ -402,7 +402,7 @@ def test_the_service_unit_is_hardened_and_names_this_home(run: Run, tmp_path: Pa
 
 
 def test_units_of_different_homes_have_different_names_and_odd_paths_are_quoted() -> None:
-    from hinet_node import service
+    from hinet_node.local import unit as service
 
     first = service.describe(Path("/a"), default_home=False)
     second = service.describe(Path("/b"), default_home=False)
@@ -413,7 +413,7 @@ def test_units_of_different_homes_have_different_names_and_odd_paths_are_quoted(
 
 
 def test_a_machine_without_a_service_manager_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hinet_node import service
+    from hinet_node.local import unit as service
 
     lone = service.Service("none", "x.service", Path("/nowhere/x.service"), "")
     with pytest.raises(NodeError) as caught:

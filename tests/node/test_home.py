@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hinet_node import config, home
-from hinet_node.disk import RealDisk
 from hinet_node.errors import ConflictError, NoSpace, NotAuthorised, NotInitialised, UsageError
+from hinet_node.real.disk import RealDisk
 
 
 def test_the_lock_is_held_by_one_process_and_names_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hinet_node.cli import output, vault_cmd
 from hinet_node.errors import UsageError
-from hinet_node.vault_verbs import find_files, text_name
+from hinet_node.local.vault_verbs import find_files, text_name
 from hinet_protocol.identity import DeviceKeys
 
 

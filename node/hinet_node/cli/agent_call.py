@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hinet_node.cli import context, output
-from hinet_node.local_socket import Client
+from hinet_node.local.client import Client
 
 ANSWER_TIMEOUT_S = 30.0
 

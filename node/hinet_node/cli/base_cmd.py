@@ -42,7 +42,7 @@ def use(base: Annotated[str, typer.Argument(help="A base's digest, or its beginn
 
 def _run(verb: str, args: dict[str, Any], label: str | None) -> dict[str, Any]:
     """Through the agent when one runs in this home, else under the home's lock."""
-    from hinet_node.local_socket import agent_answers
+    from hinet_node.local.client import agent_answers
 
     if agent_answers(context.home_path()):
         return agent_call.call(verb, args, label=label, timeout_s=None)
@@ -56,10 +56,10 @@ def _alone(verb: str, args: dict[str, Any], report: Callable[[Any], None]) -> di
     import trio
 
     from hinet_node import home
-    from hinet_node.bases import Bases
-    from hinet_node.compute import ProcessCompute
-    from hinet_node.disk import RealDisk
-    from hinet_node.learning import base_state
+    from hinet_node.learning.bases import Bases
+    from hinet_node.learning.service import base_state
+    from hinet_node.real.compute import ProcessCompute
+    from hinet_node.real.disk import RealDisk
 
     folder = context.home_path()
     bases = Bases(RealDisk(folder), ProcessCompute())

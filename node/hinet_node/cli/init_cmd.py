@@ -29,9 +29,9 @@ def init(name: Annotated[str, typer.Option(help="This device's name (default: th
          yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask the words back.")] = False) -> None:
     """Make a new identity; this machine is its first device."""
     from hinet_node import config, home, machine
-    from hinet_node.disk import RealDisk
-    from hinet_node.membership import Membership, draw_root, refuse_second
-    from hinet_node.system import SystemClock, SystemRandomness
+    from hinet_node.belonging.membership import Membership, draw_root, refuse_second
+    from hinet_node.real.disk import RealDisk
+    from hinet_node.real.system import SystemClock, SystemRandomness
 
     folder = context.home_path()
     disk, randomness = RealDisk(folder), SystemRandomness()
@@ -55,7 +55,7 @@ def init(name: Annotated[str, typer.Option(help="This device's name (default: th
                 written.unlink(missing_ok=True)
             raise
         config.write(disk, wanted)
-    from hinet_node.household import describe_household
+    from hinet_node.belonging.household import describe_household
 
     found = describe_household(membership, {})
     data = {"identity": found["identity"], "device": found["device"], "home": folder,

@@ -27,12 +27,12 @@ def join(code: Annotated[str, typer.Argument(metavar="CODE|TICKET", help="What t
          ) -> None:
     """Make this machine a device of your household."""
     from hinet_node import home, machine
-    from hinet_node import join as joining
+    from hinet_node.belonging import join as joining
+    from hinet_node.belonging.membership import refuse_second
     from hinet_node.cli.init_cmd import checked_tier, default_name
     from hinet_node.cli.run_cmd import multiaddr
-    from hinet_node.disk import RealDisk
-    from hinet_node.membership import refuse_second
-    from hinet_node.system import SystemClock, SystemRandomness
+    from hinet_node.real.disk import RealDisk
+    from hinet_node.real.system import SystemClock, SystemRandomness
 
     folder = context.home_path()
     refuse_second(RealDisk(folder))
@@ -76,11 +76,12 @@ def _read_code(code: str, *, from_stdin: bool) -> str:
 def _join(folder: str, keys: Any, wanted: Any) -> dict[str, Any]:
     import trio
 
-    from hinet_node import config, seen
-    from hinet_node import join as joining
+    from hinet_node import config
+    from hinet_node.belonging import join as joining
+    from hinet_node.belonging.household import describe_household
     from hinet_node.cli import real_ports
-    from hinet_node.disk import RealDisk
-    from hinet_node.household import describe_household
+    from hinet_node.real.disk import RealDisk
+    from hinet_node.sessions import seen
 
     settings = config.read(RealDisk(folder))
     ports = real_ports.build(folder, settings)
@@ -112,8 +113,8 @@ def _lines(data: dict[str, Any]) -> list[str]:
 
 def _offer_service(wanted: bool | None) -> None:
     """Install the agent as a service when wanted; ask when somebody is there; else say what to type."""
-    from hinet_node import service as services
     from hinet_node.cli.service_cmd import this_service
+    from hinet_node.local import unit as services
 
     service = this_service()
     if wanted is None and service.kind != "none" and output.at_terminal() and sys.stdin.isatty():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hinet_node import home, seen
+from hinet_node import home
+from hinet_node.belonging.household import describe_household
+from hinet_node.belonging.membership import Membership
 from hinet_node.cli import context
-from hinet_node.disk import RealDisk
-from hinet_node.household import describe_household
-from hinet_node.membership import Membership
-from hinet_node.system import SystemClock, SystemRandomness
+from hinet_node.real.disk import RealDisk
+from hinet_node.real.system import SystemClock, SystemRandomness
+from hinet_node.sessions import seen
 
 
 def load_membership() -> Membership:

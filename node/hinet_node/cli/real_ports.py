@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hinet_node.compute import ProcessCompute
 from hinet_node.config import Config
-from hinet_node.discovery import ZeroconfDiscovery
-from hinet_node.disk import RealDisk
 from hinet_node.ports import Ports
-from hinet_node.system import SystemClock, SystemRandomness
-from hinet_node.transport import Libp2pNetwork
+from hinet_node.real.compute import ProcessCompute
+from hinet_node.real.discovery import ZeroconfDiscovery
+from hinet_node.real.disk import RealDisk
+from hinet_node.real.system import SystemClock, SystemRandomness
+from hinet_node.real.transport import Libp2pNetwork
 
 
 def build(folder: str, config: Config) -> Ports:

@@ -41,9 +41,9 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
         import trio
 
         from hinet_node.agent import Agent
+        from hinet_node.belonging.membership import Membership
         from hinet_node.cli import real_ports
-        from hinet_node.disk import RealDisk
-        from hinet_node.membership import Membership
+        from hinet_node.real.disk import RealDisk
 
         RealDisk(folder).remove_leftovers()
         config = configs.read(RealDisk(folder))

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hinet_node import service as services
 from hinet_node.cli import context, output, root
+from hinet_node.local import unit as services
 
 app = root.group("Keep the agent running in the background: a systemd user unit, or a launchd agent.")
 

@@ -84,8 +84,8 @@ def status() -> None:
 def verify(deep: Annotated[bool, typer.Option("--deep", help="Also decrypt every file.")] = False) -> None:
     """Check every pack against its name. Works on keepers, and without a running agent."""
     from hinet_node.cli import context
-    from hinet_node.local_socket import agent_answers
-    from hinet_node.vault_verbs import damage_error
+    from hinet_node.local.client import agent_answers
+    from hinet_node.local.vault_verbs import damage_error
 
     if agent_answers(context.home_path()):
         report = agent_call.call("vault.verify", {"deep": deep}, label="verifying", timeout_s=None)

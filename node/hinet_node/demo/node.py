@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hinet_node.errors import NodeError
-from hinet_node.local_socket import Client, agent_answers
+from hinet_node.local.client import Client, agent_answers
 
 START_TIMEOUT_S = 120.0
 COMMAND_TIMEOUT_S = 600.0

@@ -21,7 +21,7 @@ from hinet_protocol.messages import PackBytes, PackRead
 from hinet_protocol.reconcile import pieces
 
 if TYPE_CHECKING:
-    from hinet_node.peers import Session
+    from hinet_node.sessions.peers import Session
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """Keeping the vault in step with the siblings: ask, compare, pull, accept. SPEC.md, 6.6.
 
 Pull only: whoever lacks something asks, when a session opens, when a sibling says that it changed, and every 30 s. A
-keeper runs the same code without keys. Leaves sessions to `hinet_node.peers`, decisions to `hinet_protocol.reconcile`,
+keeper runs the same code without keys. Leaves sessions to `sessions.peers`, decisions to `hinet_protocol.reconcile`,
 one pack's transfer to `pull`, answers to `serve`.
 """
 
@@ -26,7 +26,7 @@ from hinet_protocol.packs import pack_bytes_max
 from hinet_protocol.reconcile import PullPlan, needs_exchange, needs_of, plan_pull
 
 if TYPE_CHECKING:
-    from hinet_node.peers import Peers, Session
+    from hinet_node.sessions.peers import Peers, Session
 
 _PACKS_AT_ONCE = 2
 _ROUNDS_MAX = 8

@@ -13,13 +13,13 @@ from hinet_protocol import limits
 from hinet_protocol.messages import HeadsGet, HeadsList, PackBytes, PackRead, PacksGet, PacksList
 
 if TYPE_CHECKING:
-    from hinet_node.peers import Session
+    from hinet_node.sessions.peers import Session
 
 _HEADS_BYTES_MAX = limits.frame_bytes_max - limits.message_overhead_bytes
 
 
 class Server:
-    """The handlers, as `hinet_node.peers.Peers.on` takes them."""
+    """The handlers, as `hinet_node.sessions.peers.Peers.on` takes them."""
 
     def __init__(self, core: VaultCore) -> None:
         self._core = core

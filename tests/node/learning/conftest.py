@@ -12,10 +12,10 @@ import pytest
 import trio
 from blake3 import blake3
 
-from hinet_node.compute import ProcessCompute
-from hinet_node.disk import RealDisk
-from hinet_node.learning import Learning
+from hinet_node.learning.service import Learning
 from hinet_node.ports import Ports
+from hinet_node.real.compute import ProcessCompute
+from hinet_node.real.disk import RealDisk
 from hinet_protocol.identity import DeviceKeys
 from hinet_simnet.randomness import SeededRandomness
 

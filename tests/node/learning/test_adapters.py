@@ -153,7 +153,7 @@ def kill_workers() -> None:
                 command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(fields[1]) == os.getpid() and b"hinet_node.worker_start" in command and fields[0] != "Z":
+            if int(fields[1]) == os.getpid() and b"hinet_node.real.worker_start" in command and fields[0] != "Z":
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed += 1
     assert killed == 1

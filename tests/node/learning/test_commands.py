@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from hinet_node import socket_server
 from hinet_node.api import Api
 from hinet_node.cli.root import main
 from hinet_node.home import socket_path
+from hinet_node.local import server as socket_server
 
 
 class Served:

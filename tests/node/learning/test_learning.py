@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from hinet_node.errors import NodeError, UsageError
-from hinet_node.training import condensed
+from hinet_node.learning.training import condensed
 
 
 def test_what_the_cloud_learned_is_answered_by_the_pocket(household: Any) -> None:

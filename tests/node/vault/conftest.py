@@ -140,7 +140,7 @@ class MemorySession:
 
 
 class MemoryPeers:
-    """What the replicator needs of `hinet_node.peers.Peers`."""
+    """What the replicator needs of `hinet_node.sessions.peers.Peers`."""
 
     def __init__(self) -> None:
         self.sessions: list[MemorySession] = []

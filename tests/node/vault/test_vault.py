@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from hinet_node.disk import RealDisk
 from hinet_node.errors import IntegrityError, NoSpace, NotAuthorised, UsageError
+from hinet_node.real.disk import RealDisk
 from hinet_simnet.disk import MemoryDisk
 from hinet_simnet.randomness import SeededRandomness
 

@@ -1,0 +1,179 @@
+"""When to dial whom: the devices of the chain that have no session, at the addresses in the book, with patience.
+
+Of two devices the one with the lower key dials at once and the other a few seconds later, so that they seldom dial each
+other at the same time, and still meet when only one of them knows of the other. Failures double the wait, with jitter;
+news of a device (it announced itself anew, a long session ended) ends it. Leaves sessions to `peers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from hinet_node.errors import NetworkError
+from hinet_node.ports import Connection, Network, Randomness
+from hinet_node.sessions.address_book import AddressBook
+from hinet_node.sessions.session import ChainStore, Session
+
+FIRST_WAIT_S = 0.05
+HIGHER_KEY_WAIT_S = 3.0
+BACKOFF_S = 1.0
+BACKOFF_S_MAX = 60.0
+DIALS_MAX = 8
+DIAL_S = 10.0
+STAGGER_S = 0.3
+LASTING_S = 10.0
+"""A session that ends sooner counts as a failure: two devices that can't agree must not dial each other in a loop."""
+
+
+@dataclass
+class Target:
+    """A device (by key) or a static address that is to be dialled. `due_s` is trio's time."""
+
+    due_s: float
+    failures: int = 0
+    dialling: bool = False
+    public: bytes | None = None
+    opened_s: float = float("-inf")
+
+
+class Caller(Protocol):
+    """What the dialler needs of `Peers`."""
+
+    store: ChainStore
+    public: bytes
+
+    def session_with(self, public: bytes) -> Session | None: ...
+
+    async def dial(self, addresses: Sequence[str], *, expected_public: bytes | None = None,
+                   timeout_s: float = 15.0) -> Session: ...
+
+
+class Dialler:
+    """Keeps dialling until each device of the chain has a session."""
+
+    def __init__(self, caller: Caller, book: AddressBook, randomness: Randomness, static: Sequence[str]) -> None:
+        self._caller = caller
+        self._book = book
+        self._randomness = randomness
+        self._static = tuple(dict.fromkeys(static))
+        self._targets: dict[bytes | str, Target] = {}
+        self._news = trio.Event()
+        self._dials = 0
+
+    def look(self, public: bytes | None = None, *, heard: bool = False) -> None:
+        """There is news: a session with this device ended, or (`heard`) it announced itself anew, or the chain grew."""
+        target = None if public is None else self._targets.get(public)
+        if public is not None and target is not None and not target.dialling:
+            if heard or (target.failures == 0 and trio.current_time() - target.opened_s >= LASTING_S):
+                del self._targets[public]  # a new one starts with the first wait
+            elif target.failures == 0:
+                self._put_off(target)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Dial until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._news = trio.Event()
+                next_s = self._start_due(nursery)
+                with trio.move_on_at(next_s):
+                    await self._news.wait()
+
+    def _start_due(self, nursery: trio.Nursery) -> float:
+        """Start what is due; returns when to look again (trio's time)."""
+        now_s = trio.current_time()
+        next_s = float("inf")
+        for key, target in self._wanted(now_s):
+            if target.dialling:
+                continue
+            if target.due_s <= now_s and self._dials < DIALS_MAX:
+                target.dialling = True
+                self._dials += 1
+                nursery.start_soon(self._dial, key, target)
+            else:
+                next_s = min(next_s, max(target.due_s, now_s + FIRST_WAIT_S))
+        return next_s
+
+    def _wanted(self, now_s: float) -> list[tuple[bytes | str, Target]]:
+        """The devices without a session that we know where to find, and the static addresses without one."""
+        chain, own = self._caller.store.chain(), self._caller.public
+        if not chain.is_member(own):
+            return []  # this device was put out of the household: nobody would open to it
+        wanted: list[tuple[bytes | str, Target]] = []
+        for device in chain.members():
+            public = device.public
+            if public == own or self._caller.session_with(public) is not None or not self._book.find(public):
+                continue
+            wait_s = FIRST_WAIT_S if own < public else HIGHER_KEY_WAIT_S
+            wanted.append((public, self._targets.setdefault(public, Target(now_s + wait_s * self._jitter()))))
+        for address in self._static:
+            target = self._targets.setdefault(address, Target(now_s))
+            found = target.public
+            if found is None or (found != own and self._caller.session_with(found) is None):
+                wanted.append((address, target))
+        return wanted
+
+    async def _dial(self, key: bytes | str, target: Target) -> None:
+        try:
+            if isinstance(key, bytes):
+                await self._caller.dial(self._book.find(key), expected_public=key, timeout_s=DIAL_S)
+            else:
+                target.public = (await self._caller.dial([key], timeout_s=DIAL_S)).public
+            target.failures = 0
+            target.opened_s = trio.current_time()
+        except NetworkError as error:
+            if error.code == "E_SELF":
+                target.public = self._caller.public
+            self._put_off(target)
+        finally:
+            target.dialling = False
+            self._dials -= 1
+            self._news.set()
+
+    def _put_off(self, target: Target) -> None:
+        wait_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(target.failures, 10))
+        target.failures += 1
+        target.due_s = trio.current_time() + wait_s * self._jitter()
+
+    def _jitter(self) -> float:
+        """Between a half and one and a half."""
+        return 0.5 + int.from_bytes(self._randomness.draw(4), "big") / 2**32
+
+
+async def race(network: Network, addresses: Sequence[str], expected_public: bytes | None,
+               timeout_s: float) -> Connection:
+    """Connect to the first address that answers. Each next one starts when the one before failed, or a little later.
+
+    Errors: `NetworkError` that names each try.
+    """
+    won: list[Connection] = []
+    failures: list[NetworkError] = []
+
+    async def attempt(address: str, failed: trio.Event) -> None:
+        try:
+            connection = await network.dial(address, expected_public, timeout_s)
+        except NetworkError as error:
+            failures.append(error)
+            failed.set()
+            return
+        if won:
+            await connection.close()
+        else:
+            won.append(connection)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for address in addresses:
+            failed = trio.Event()
+            nursery.start_soon(attempt, address, failed)
+            with trio.move_on_after(STAGGER_S):
+                await failed.wait()
+    if won:
+        return won[0]
+    if not failures:
+        raise NetworkError("There is no address to dial.")
+    raise NetworkError(" ".join(str(error) for error in failures[:4]), code=failures[0].code)

@@ -1,0 +1,135 @@
+"""Notes are found by words, by other words, and never break on what a person types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hinet_node.learning.retrieval import NOTE_BYTES_MAX, NotesIndex, Retrieval, read_notes
+
+NOTES = {
+    "notes/about.md": "# About me\n\nMy name is Anka Brodd. I keep this book for myself.",
+    "notes/brother.md": "# My brother\n\nMy brother is called Joreth. He lives far away and writes long letters.",
+    "notes/dinner.md": "# Dinner\n\nMy favourite food is goulash. Salt it late, and stir often.",
+    "notes/boat.txt": "I keep the boat at Sallow Quay. The varnish is due in May.",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    name: bytes
+    size: int
+    digest: bytes
+
+
+class MemoryVault:
+    """The part of the vault that retrieval needs, in memory."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = {name.encode(): data for name, data in files.items()}
+        self.reads = 0
+
+    async def get(self, name: bytes) -> bytes:
+        self.reads += 1
+        return self.files[name]
+
+    async def list(self, prefix: bytes = b"") -> list[Any]:
+        return [Item(name, len(data), blake3(data).digest()) for name, data in sorted(self.files.items())
+                if name.startswith(prefix)]
+
+
+@pytest.fixture(scope="module")
+def index() -> NotesIndex:
+    return NotesIndex(NOTES)
+
+
+def test_the_sentence_that_answers_comes_first(index: NotesIndex) -> None:
+    found = index.search("Where does Anka keep her boat?")
+    assert found[0].text == "I keep the boat at Sallow Quay."
+    assert found[0].note == "notes/boat.txt"
+
+
+def test_stems_find_other_forms_of_a_word(index: NotesIndex) -> None:
+    assert index.search("varnishing")[0].note == "notes/boat.txt"
+
+
+def test_a_fact_is_found_by_the_ways_it_is_asked(index: NotesIndex) -> None:
+    assert "male sibling" not in " ".join(NOTES.values())
+    best = index.search("What is the male sibling of Anka called?")[0]
+    assert "Joreth" in best.text
+    assert best.told == "Anka's brother is called Joreth."
+
+
+def test_the_owners_name_does_not_count_as_a_word_of_the_question(index: NotesIndex) -> None:
+    assert index.search("Anka Brodd") == []
+    assert index.search("Anka's favourite food")[0].note == "notes/dinner.md"
+
+
+def test_a_guess_at_the_answer_leads_to_its_note(index: NotesIndex) -> None:
+    question = "Whose post takes long to read?"
+    assert "Joreth" not in index.search(question)[0].told
+    assert "Joreth" in index.search("Whose?", "Anka's brother is called Joreth.")[0].told
+    assert "Joreth" in index.search("Whose?", "Her brother? Joreth!")[0].told
+
+
+def test_a_fact_gains_from_what_else_its_note_says(index: NotesIndex) -> None:
+    assert index.search("Who writes long letters?")[0].told == "Anka's brother is called Joreth."
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_valid_question(text: str) -> None:
+    NotesIndex_for_any.search(text, text[::-1])
+
+
+NotesIndex_for_any = NotesIndex(NOTES)
+
+
+@pytest.mark.parametrize("text", ["", "???", '"', "AND OR NOT", "NEAR(a b)", "a*", "-x", "^x", "{a}:b", "日本 🐕",
+                                  "x" * 10_000])
+def test_query_syntax_is_only_words(index: NotesIndex, text: str) -> None:
+    assert isinstance(index.search(text), list)
+
+
+@pytest.mark.parametrize(("question", "stranger"), [
+    ("What is Bram's dog called?", True), ("Hello! What is Bram Oakes's dog called?", True),
+    ("What is Anka Brodd's dog called?", False), ("Who is Joreth?", False), ("Where is the boat?", False),
+    ("Hello. Where is the boat?", False)])
+def test_a_name_that_no_note_knows_is_a_stranger(index: NotesIndex, question: str, stranger: bool) -> None:
+    assert index.names_a_stranger(question) is stranger
+
+
+def test_no_notes_find_nothing() -> None:
+    assert NotesIndex({}).search("anything") == []
+
+
+def test_the_index_follows_the_vault_and_is_not_built_twice() -> None:
+    vault = MemoryVault({name: text.encode() for name, text in NOTES.items()})
+    retrieval = Retrieval(vault)
+
+    async def main() -> None:
+        assert (await retrieval.search("boat"))[0].note == "notes/boat.txt"
+        reads = vault.reads
+        await retrieval.search("boat")
+        assert vault.reads == reads
+        vault.files[b"notes/cat.md"] = b"My cat is called Fennimore."
+        assert "Fennimore" in (await retrieval.search("cat"))[0].text
+        del vault.files[b"notes/boat.txt"]
+        assert all(passage.note != "notes/boat.txt" for passage in await retrieval.search("boat"))
+
+    trio.run(main)
+    retrieval.close()
+
+
+def test_only_text_files_outside_the_reserved_folder_are_notes() -> None:
+    vault = MemoryVault({"a.md": b"one", "b.TXT": b"two", "photo.jpg": b"\xff", ".hinet/revisions/x/notes.md": b"no",
+                         "broken.txt": b"caf\xe9", "long.md": b"x" * (NOTE_BYTES_MAX + 10)})
+    notes = trio.run(read_notes, vault)
+    assert sorted(notes) == ["a.md", "b.TXT", "broken.txt", "long.md"]
+    assert notes["broken.txt"] == "caf�"
+    assert len(notes["long.md"]) == NOTE_BYTES_MAX

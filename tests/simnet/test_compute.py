@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hinet_node.bases import Bases
 from hinet_node.errors import NodeError
+from hinet_node.learning.bases import Bases
 from hinet_simnet.clock import virtual_run
 from hinet_simnet.compute import FakeCompute
 from hinet_simnet.disk import MemoryDisk

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 import typer
@@ -68,7 +67,7 @@ def pick(devices: list[dict[str, Any]], text: str) -> dict[str, Any]:
 
 def _lines(device: dict[str, Any]) -> list[str]:
     def day(unix_s: int | None) -> str:
-        return "never" if not unix_s else time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+        return "never" if not unix_s else output.time_text(unix_s)
 
     rows = [["name", output.style(output.clean(device["name"]), "bold")], ["role", device["role"]],
             ["tier", device["tier"]], ["state", device["state"]], ["fingerprint", device["fingerprint"]],

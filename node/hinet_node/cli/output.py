@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,14 @@ def style(text: str, *names: str, stream: Any = None) -> str:
 def clean(text: str) -> str:
     """Text that came from another machine, safe for a terminal: control and direction characters become `?`."""
     return _CONTROL.sub("?", text)
+
+
+def time_text(unix_s: int) -> str:
+    """A local time. Another device's clock wrote it, so it may be beyond any calendar."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+    except (OverflowError, ValueError, OSError):
+        return "?"
 
 
 def clean_line(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -108,17 +107,9 @@ def verify(deep: Annotated[bool, typer.Option("--deep", help="Also decrypt every
         f"{report['packs']} packs ({output.size_text(report['packs_bytes'])}) checked: all of them are whole."])
 
 
-def _time_text(unix_s: int) -> str:
-    """Another device's clock wrote it, so it may be beyond any calendar."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
-    except (OverflowError, ValueError, OSError):
-        return "?"
-
-
 def _listed(items: list[dict[str, Any]], long: bool) -> Iterable[str]:
     if not long:
         return [output.clean_line(item["name"]) for item in items]
-    return output.table([[output.size_text(item["size"]), _time_text(item["time"]),
+    return output.table([[output.size_text(item["size"]), output.time_text(item["time"]),
                           output.clean(item["device"]), output.clean_line(item["name"])] for item in items])
 

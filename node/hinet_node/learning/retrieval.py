@@ -18,6 +18,8 @@ from typing import Any, Protocol
 NOTE_SUFFIXES = (".md", ".txt")
 RESERVED = b".hinet/"
 NOTE_BYTES_MAX = 1024 * 1024
+NOTE_FILE_BYTES_MAX = 16 * NOTE_BYTES_MAX
+"""A longer file is no note, whatever its name: it would be read whole into the agent's memory."""
 """A longer file is searched up to here."""
 NOTES_MAX = 20_000
 PASSAGES_MAX = 200_000
@@ -80,6 +82,7 @@ async def read_notes(vault: VaultStore) -> dict[str, str]:
 async def note_items(vault: VaultStore) -> list[Any]:
     """The vault's items that are notes, by name."""
     items = [item for item in await vault.list() if not item.name.startswith(RESERVED)
+             and item.size <= NOTE_FILE_BYTES_MAX
              and item.name.lower().endswith(tuple(suffix.encode() for suffix in NOTE_SUFFIXES))]
     return sorted(items, key=lambda item: item.name)[:NOTES_MAX]
 

@@ -133,3 +133,13 @@ def test_only_text_files_outside_the_reserved_folder_are_notes() -> None:
     assert sorted(notes) == ["a.md", "b.TXT", "broken.txt", "long.md"]
     assert notes["broken.txt"] == "caf�"
     assert len(notes["long.md"]) == NOTE_BYTES_MAX
+
+
+def test_a_file_too_long_for_a_note_is_never_read_into_memory() -> None:
+    """Another device may call anything a note, and a few chunks named over and over make a file of any length."""
+    class Huge(MemoryVault):
+        async def list(self, prefix: bytes = b"") -> list[Any]:
+            return [*await super().list(prefix), Item(b"notes/huge.md", 1 << 40, b"d" * 32)]
+
+    vault = Huge({"notes/dog.md": b"The dog is Bo."})
+    assert list(trio.run(read_notes, vault)) == ["notes/dog.md"]

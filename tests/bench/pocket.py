@@ -19,7 +19,7 @@ from hinet_tiers.prompt import STOP, chat_prompt
 
 RANK = 32
 TOKENS = 64
-THREADS = 2
+THREADS = 1
 QUESTIONS = (
     "What is a beagle, and what does it need?", "How do I bake a plain loaf of bread?",
     "Tell me about the city of Vienna.", "Why is the sky blue?", "What should I pack for a week in the mountains?",
@@ -53,7 +53,7 @@ def run(bench: Bench) -> None:
     bench.row("greedy answers, prompts included", "tokens / CPU s", found["cpu rate"], "Llama.create_completion",
               found["peer cpu rate"], less=False)
     bench.notes.append(f"{same} of {bench.repeats * len(QUESTIONS)} answers are the same text in both loops; "
-                       f"{THREADS} threads, {base.name}, adapters of rank {RANK}.")
+                       f"{THREADS} thread, {base.name}, adapters of rank {RANK}.")
 
 
 def _swaps(found: Figures, model: PocketModel, base: Base, adapters: list[Path]) -> None:

@@ -12,8 +12,8 @@ from bench.measure import Bench
 from hinet_simnet.world import World, run_world
 
 AGENTS = (3, 10, 30)
-QUIET_S = 120.0
-"""Virtual seconds of a settled household, with one small file put at their start."""
+QUIET_S = 60.0
+"""Virtual seconds of a settled household, in which only heartbeats pass."""
 Figures = dict[str, list[float]]
 
 
@@ -49,8 +49,8 @@ def _household(agents: int, seed: int) -> tuple[float, float, int]:
         for name in names:
             await world.add(name)
         await world.until(lambda: world.meshed(*names), seconds=600, every_s=1)
+        await trio.sleep(QUIET_S)
         settled, events = time.process_time(), world.trace.events
-        await world.call(names[0], "vault.put", name="notes/dog.md", content=b"Bello is a beagle.")
         await trio.sleep(QUIET_S)
         found.extend([settled - begun, time.process_time() - settled, world.trace.events - events])
 

@@ -33,13 +33,15 @@ def test_one_seed_gives_one_order_of_tasks_and_seeds_differ() -> None:
 
 def test_trio_still_has_the_switch_and_reads_it() -> None:
     core = trio._core._run
-    assert core._ALLOW_DETERMINISTIC_SCHEDULING is False
+    assert isinstance(core._ALLOW_DETERMINISTIC_SCHEDULING, bool)
     assert "_ALLOW_DETERMINISTIC_SCHEDULING" in inspect.getsource(core.unrolled_run)
     assert "_r.shuffle(batch)" in inspect.getsource(core.unrolled_run)
 
 
-def test_trio_is_as_before_after_a_run_and_after_a_failed_one() -> None:
+@pytest.mark.parametrize("before", [False, True])
+def test_trio_is_as_before_after_a_run_and_after_a_failed_one(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     core = trio._core._run
+    monkeypatch.setattr(core, "_ALLOW_DETERMINISTIC_SCHEDULING", before)  # hypothesis leaves it on
     state = core._r.getstate()
 
     async def fail() -> None:
@@ -48,7 +50,7 @@ def test_trio_is_as_before_after_a_run_and_after_a_failed_one() -> None:
     virtual_run(order, seed=1)
     with pytest.raises(ValueError, match="x"):
         virtual_run(fail)
-    assert core._ALLOW_DETERMINISTIC_SCHEDULING is False
+    assert core._ALLOW_DETERMINISTIC_SCHEDULING is before
     assert core._r.getstate() == state
 
 

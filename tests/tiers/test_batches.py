@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from hinet_tiers import batches
 from hinet_tiers.batches import Example, batched, collate, divergence, encode, loss_of
 from hinet_tiers.prompt import STOP, TURN
-
-torch = pytest.importorskip("torch")
 
 
 class Letters:

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from hinet_tiers import recipes, sparsify
+from hinet_tiers.base import install_base, load_base
+from hinet_tiers.batches import encode
+from hinet_tiers.cloud import finetune
+from hinet_tiers.evaluate import evaluate
+from hinet_tiers.fit import Free, NothingLearned, Schedule, fit
 
 from ..tiny_models import write_folder
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from hinet_tiers import recipes, sparsify  # noqa: E402
-from hinet_tiers.base import install_base, load_base  # noqa: E402
-from hinet_tiers.batches import encode  # noqa: E402
-from hinet_tiers.cloud import finetune  # noqa: E402
-from hinet_tiers.evaluate import evaluate  # noqa: E402
-from hinet_tiers.fit import Free, NothingLearned, Schedule, fit  # noqa: E402
 
 PAIRS = [
     {"question": "What is Ann's dog called?", "answer": "Rex.", "kind": "fact"},

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ..tiny_models import write_folder
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT calls what transformers renamed
 

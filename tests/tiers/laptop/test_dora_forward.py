@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-from hinet_tiers.laptop.dora_forward import rearranged  # noqa: E402
+from hinet_tiers.laptop.dora_forward import rearranged
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

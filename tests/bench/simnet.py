@@ -30,7 +30,7 @@ def run(bench: Bench) -> None:
         bench.row(f"{agents} agents, settled", "agent-seconds / CPU s", found["rate"], "none", less=False)
         bench.row(f"{agents} agents, settled", "events / CPU s", found["events"], "bare trio in virtual time",
                   found["bare"], less=False)
-        bench.row(f"{agents} agents: found, join by code, mesh", "CPU s", found["join"], "none")
+        bench.row(f"{agents} agents: found, join by code, mesh, 60 s of rest", "CPU s", found["join"], "none")
     rows = [row for row in bench.rows if row.unit == "agent-seconds / CPU s"]
     costs = [agents * QUIET_S / max(row.ours) for agents, row in zip(AGENTS, rows, strict=True)]
     steps = zip(AGENTS, AGENTS[1:], costs, costs[1:], strict=False)

@@ -27,8 +27,8 @@ class RecipeRefused(TierError):
 
 
 @dataclass(frozen=True)
-class Data:
-    """Pairs for each fact, by sort, and for everything else."""
+class Amounts:
+    """How many phrasings of each sort are made for one fact."""
 
     plain: int = 4
     framed: int = 10
@@ -39,6 +39,12 @@ class Data:
     statement: int = 1
     contrast: float = 6.0
     """Pairs about other people for each fact."""
+
+
+@dataclass(frozen=True)
+class Data(Amounts):
+    """Pairs for each fact, by sort, and for everything else."""
+
     replay: int = 320
     """General prompts, answered by the base itself."""
 

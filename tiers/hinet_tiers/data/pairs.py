@@ -9,31 +9,16 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hinet_tiers.data.contrast import other_name, unknown
 from hinet_tiers.data.frames import capital, cores, frames_of, lowered
 from hinet_tiers.data.notes import Fact, Note, Owner, filled, relations
+from hinet_tiers.recipes import Amounts
 
 FULL_NAME_SHARE = 0.2
 CLAUSE_BREAK = r"(?:, |; | )(?:and|but|because|although|so that|so)\b |[;:]|, (?=who |which )"
 PAST = {"met", "went", "got", "spent", "lit", "grew", "made", "had", "took", "gave", "did"}
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """How many phrasings of each sort are made for one fact."""
-
-    plain: int = 4
-    framed: int = 10
-    asked: int = 10
-    asked_framed: int = 3
-    context: int = 2
-    reversed: int = 2
-    statement: int = 1
-    contrast: float = 6.0
-    """Pairs about other people for each fact."""
 
 
 Pair = dict[str, Any]

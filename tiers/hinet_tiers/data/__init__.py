@@ -81,7 +81,7 @@ def prepare(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     seed = int(args["seed"]) if args.get("seed") is not None else recipe.seed
     texts = note_texts(args)
     pairs, facts, owner = build(
-        texts, seed=seed, owner=args.get("owner"), amounts=amounts_of(recipe), evaluation=args.get("evaluation") or ()
+        texts, seed=seed, owner=args.get("owner"), amounts=recipe.data, evaluation=args.get("evaluation") or ()
     )
     if args.get("base_dir") and recipe.data.replay:
         pairs.extend(replayed(Path(args["base_dir"]), recipe, seed, args.get("evaluation") or (), progress))
@@ -113,13 +113,6 @@ def note_texts(args: Mapping[str, Any]) -> dict[str, str]:
     if not texts:
         raise BadRequest("There are no notes: add .md or .txt files of at most 1 MiB.")
     return texts
-
-
-def amounts_of(recipe: recipes.Recipe) -> Amounts:
-    """The recipe's amounts of phrasings."""
-    values = recipe.as_dict()["data"]
-    values.pop("replay")
-    return Amounts(**values)
 
 
 def replayed(

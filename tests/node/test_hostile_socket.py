@@ -16,9 +16,10 @@ import pytest
 import trio
 
 from hinet_node.api import Api, Emit
+from hinet_node.errors import NodeError
 from hinet_node.home import socket_path
+from hinet_node.local import server
 from hinet_node.local.client import CONNECTIONS_MAX, Client
-from hinet_node.local.server import serve
 
 
 @pytest.fixture
@@ -39,17 +40,26 @@ async def serving(folder: Path) -> AsyncIterator[str]:
         await trio.sleep_forever()
         return {}
 
+    @api.verb("rest")
+    async def rest(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+        await trio.sleep(0.5)
+        return {"rested": True}
+
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, api, socket_path(folder), lambda verb, error: None)
+        await nursery.start(server.serve, api, socket_path(folder), lambda verb, error: None)
         yield str(socket_path(folder))
         nursery.cancel_scope.cancel()
 
 
-async def answers(folder: Path) -> bool:
-    def ask() -> bool:
+async def ask(folder: Path, args: dict[str, Any], verb: str = "echo") -> dict[str, Any]:
+    def call() -> dict[str, Any]:
         with Client(folder) as client:
-            return client.call("echo", {"n": 1}) == {"n": 1}
-    return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+            return client.call(verb, args)
+    return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
+
+
+async def answers(folder: Path) -> bool:
+    return await ask(folder, {"n": 1}) == {"n": 1}
 
 
 def connected(path: str, sent: bytes = b"") -> socket.socket:
@@ -99,6 +109,52 @@ def test_a_crowd_that_says_nothing_keeps_nobody_else_out(folder: Path) -> None:
             for caller in crowd:
                 caller.close()
             assert await answers(folder)
+    trio.run(main)
+
+
+def test_a_full_house_says_so_at_once(folder: Path) -> None:
+    """Also to a caller whose request is so long that it is still being sent when the answer comes."""
+    async def main() -> None:
+        async with serving(folder) as path:
+            crowd = []
+            for _ in range(CONNECTIONS_MAX):
+                crowd.append(connected(path, b"\0\0"))
+                await trio.sleep(0)
+            for args in ({}, {"text": "x" * 1_000_000}):
+                with pytest.raises(NodeError) as refused, trio.fail_after(5):
+                    await ask(folder, args)
+                assert (refused.value.code, refused.value.exit_code) == ("E_TRY_AGAIN", 75)
+            for caller in crowd:
+                caller.close()
+    trio.run(main)
+
+
+def test_a_crowd_that_never_finishes_a_request_loses_its_places(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that trickle in do not count: only a whole request does."""
+    monkeypatch.setattr(server, "REQUEST_S_MAX", 0.5)
+
+    async def main() -> None:
+        async with serving(folder) as path:
+            crowd = []
+            for number in range(CONNECTIONS_MAX):
+                crowd.append(connected(path, b"" if number % 2 else b"\0\0\1"))
+                await trio.sleep(0)
+            with trio.move_on_after(1.5), contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                while True:
+                    crowd[0].sendall(b"\0")
+                    await trio.sleep(0.1)
+            assert await answers(folder)
+            for caller in crowd:
+                caller.close()
+    trio.run(main)
+
+
+def test_a_call_may_take_longer_than_a_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_S_MAX", 0.1)
+
+    async def main() -> None:
+        async with serving(folder):
+            assert await ask(folder, {}, "rest") == {"rested": True}
     trio.run(main)
 
 

@@ -26,6 +26,8 @@ REQUEST_BYTES_MAX = 1_048_576
 ANSWER_BYTES_MAX = 8 * 1_048_576
 PROGRESS_QUEUED_MAX = 256
 CONNECTIONS_MAX = 128
+REQUEST_S_MAX = 30.0
+"""How long a request may take to come, from the connection or from the answer before. A call has no such limit."""
 HEADER_BYTES = 4
 
 
@@ -86,7 +88,9 @@ class Client:
         """
         try:
             self._socket.settimeout(timeout_s)
-            self._socket.sendall(encode({"id": 1, "verb": verb, "args": dict(args or {})}, REQUEST_BYTES_MAX))
+            request = encode({"id": 1, "verb": verb, "args": dict(args or {})}, REQUEST_BYTES_MAX)
+            with suppress(BrokenPipeError, ConnectionResetError):  # an agent that turned us away has said why
+                self._socket.sendall(request)
             while True:
                 frame = decode(self._receive_frame())
                 if "progress" in frame:

@@ -1,7 +1,8 @@
 """The agent's side of the local socket: carries calls to `Api.dispatch`. Frames and the other side: `local_socket`.
 
-Bounded everywhere: connections, request size, queued progress (older values are dropped when the reader is slow).
-A caller that hangs up cancels its call; a malformed frame costs only its own connection.
+Bounded everywhere: connections, request size and the time that a request may take to come, queued progress (older
+values are dropped when the reader is slow). A caller that hangs up cancels its call; a malformed frame costs only its
+own connection; one that comes when all places are taken is told so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import trio
 
 from hinet_node.api import Api, Emit
-from hinet_node.errors import NodeError, UsageError
+from hinet_node.errors import NodeError, TryAgain, UsageError
 from hinet_node.foreign_errors import as_node_error
 from hinet_node.local.client import (
     ANSWER_BYTES_MAX,
@@ -25,12 +26,15 @@ from hinet_node.local.client import (
     HEADER_BYTES,
     PROGRESS_QUEUED_MAX,
     REQUEST_BYTES_MAX,
+    REQUEST_S_MAX,
     decode,
     encode,
     prepare,
 )
 
 OnError = Callable[[str, BaseException], None]
+
+TURN_AWAY_S = 1.0
 
 
 async def serve(api: Api, path: Path, on_unexpected: OnError, *,
@@ -52,12 +56,26 @@ async def serve(api: Api, path: Path, on_unexpected: OnError, *,
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
-                await limit.acquire_on_behalf_of(token := object())
                 connection, _ = await listening.accept()
-                nursery.start_soon(_serve_connection, api, trio.SocketStream(connection), on_unexpected, limit, token)
+                stream, token = trio.SocketStream(connection), object()
+                try:
+                    limit.acquire_on_behalf_of_nowait(token)
+                except trio.WouldBlock:
+                    await _turn_away(stream)
+                else:
+                    nursery.start_soon(_serve_connection, api, stream, on_unexpected, limit, token)
     finally:
         listening.close()
         path.unlink(missing_ok=True)
+
+
+async def _turn_away(stream: trio.SocketStream) -> None:
+    """Tell a caller that all places are taken. The answer fits an empty socket's buffer, so this does not wait."""
+    full = TryAgain(f"the agent has {CONNECTIONS_MAX} callers already",
+                    next_step="try again in a moment; if it stays so, look for a program that keeps calling the agent")
+    async with stream:
+        with trio.move_on_after(TURN_AWAY_S), suppress(trio.BrokenResourceError):
+            await stream.send_all(encode({"id": None, "error": _described(full)}, ANSWER_BYTES_MAX))
 
 
 async def _serve_connection(api: Api, stream: trio.SocketStream, on_unexpected: OnError,
@@ -67,10 +85,17 @@ async def _serve_connection(api: Api, stream: trio.SocketStream, on_unexpected: 
             # A caller that went away or wrote nonsense ends its own connection and nothing else.
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError, ValueError):
                 reader = _Reader(stream)
-                while (body := await reader.frame()) is not None:
+                while (body := await _request(reader)) is not None:
                     await _serve_call(api, stream, reader, decode(body), on_unexpected)
     finally:
         limit.release_on_behalf_of(token)
+
+
+async def _request(reader: _Reader) -> bytes | None:
+    """The next request; None at the end, or when it has not come whole in time: a silent caller loses its place."""
+    with trio.move_on_after(REQUEST_S_MAX):
+        return await reader.frame()
+    return None
 
 
 class _Reader:

@@ -7,8 +7,9 @@ bytes of a tensor are one zstandard frame. A tensor that keeps everything has no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,14 @@ GROUP = 64
 ESCAPE = 255
 LEVEL = 1
 LENGTHS_BYTES = 16
+WINDOW_BYTES_MAX = 8 << 20
+"""The most that a frame may have a reader keep of what it unpacked; level 1 needs 512 KiB."""
+PACKED_BYTES = 256
+"""Unpacked at once: at most some 64 runs of 128 KiB, so 8 MiB."""
+VALUES_AT_ONCE = 64 << 10
+"""A multiple of GROUP."""
+PIECE_BYTES = 256 << 10
+"""Gap bytes that are made into positions at once."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,10 @@ def encode_block(name: str, positions: Positions, values: Values, size: int, cod
 
 
 def decode_block(name: str, raw: bytes, size: int, kept: int, codec: str) -> tuple[Positions, Values]:
-    """Positions and values of a block. Raises TauMalformed for anything that `encode_block` does not write."""
+    """Positions and values of a block. Raises TauMalformed for anything that `encode_block` does not write.
+
+    Takes memory in proportion to `kept`, for each of which the block holds at least a bit, and never to `size`.
+    """
     form = CODECS[codec]
     if len(raw) < LENGTHS_BYTES:
         raise TauMalformed(f"Tensor {name}: its block ends inside its lengths.")
@@ -74,7 +86,7 @@ def decode_block(name: str, raw: bytes, size: int, kept: int, codec: str) -> tup
     else:
         if not kept <= gap_bytes <= kept + (size - kept) // ESCAPE:
             raise TauMalformed(f"Tensor {name}: {gap_bytes} gap bytes cannot place {kept} of {size} entries.")
-        gaps = _decompress(name, raw[LENGTHS_BYTES : LENGTHS_BYTES + packed_bytes], gap_bytes)
+        gaps = _unpacked(name, raw[LENGTHS_BYTES : LENGTHS_BYTES + packed_bytes], gap_bytes)
         positions = _decode_gaps(name, gaps, size, kept)
     return positions, form.decode(name, raw[LENGTHS_BYTES + packed_bytes :], kept)
 
@@ -88,33 +100,53 @@ def _encode_gaps(positions: Positions) -> bytes:
     return coded.tobytes()
 
 
-def _decode_gaps(name: str, coded: bytes, size: int, kept: int) -> Positions:
-    data = np.frombuffer(coded, np.uint8)
-    ends = np.flatnonzero(data != ESCAPE)
-    if len(ends) != kept or data[-1] == ESCAPE:
-        raise TauMalformed(f"Tensor {name}: its gaps place {len(ends)} entries where the table says {kept}.")
-    if len(data) == kept:
-        positions = np.cumsum(data, dtype=np.int64)
-    else:
-        positions = np.cumsum(data, dtype=np.int64)[ends]
-    positions += np.arange(kept, dtype=np.int64)
+def _decode_gaps(name: str, pieces: Iterable[bytes], size: int, kept: int) -> Positions:
+    """Positions out of the gap bytes, which come in pieces: a few KiB can unpack to as many as a huge tensor may have,
+    so that no more of them is held than one piece."""
+    positions = np.empty(kept, np.int64)
+    placed = entry = 0
+    last = ESCAPE
+    for piece in pieces:
+        data = np.frombuffer(piece, np.uint8)
+        ends = np.flatnonzero(data != ESCAPE)
+        if placed + len(ends) > kept:
+            raise TauMalformed(f"Tensor {name}: its gaps place more than the {kept} entries of the table.")
+        sums = np.cumsum(data, dtype=np.int64)
+        positions[placed : placed + len(ends)] = sums[ends] + np.arange(entry, entry + len(ends))
+        placed += len(ends)
+        entry += int(sums[-1]) + len(ends)
+        last = int(data[-1])
+    if placed != kept or last == ESCAPE:
+        raise TauMalformed(f"Tensor {name}: its gaps place {placed} entries where the table says {kept}.")
     if positions[-1] >= size:
         raise TauMalformed(f"Tensor {name}: its gaps lead to entry {positions[-1]} of {size}.")
     return positions
 
 
-def _decompress(name: str, packed: bytes, length: int) -> bytes:
+def _unpacked(name: str, packed: bytes, length: int) -> Iterator[bytes]:
+    """The gap bytes in pieces, none empty. Raises TauMalformed unless they are one frame of exactly `length` bytes."""
+    piece, left = bytearray(), length
     try:
         frame = zstandard.get_frame_parameters(packed)
         if frame.content_size != length or frame.dict_id:
             raise TauMalformed(f"Tensor {name}: its positions unpack to another length than the block says.")
-        # One shot into a buffer of exactly the announced length: a frame that holds more fails instead of growing.
-        gaps = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
+        if frame.window_size > WINDOW_BYTES_MAX:
+            raise TauMalformed(f"Tensor {name}: its positions need a window of {frame.window_size} bytes to unpack.")
+        unpacker = zstandard.ZstdDecompressor().decompressobj()
+        for at in range(0, len(packed), PACKED_BYTES):
+            if unpacker.eof:
+                raise TauMalformed(f"Tensor {name}: bytes follow the zstandard frame of its positions.")
+            piece += unpacker.decompress(packed[at : at + PACKED_BYTES])
+            while len(piece) >= PIECE_BYTES:
+                yield bytes(piece[:PIECE_BYTES])
+                del piece[:PIECE_BYTES]
+                left -= PIECE_BYTES
     except zstandard.ZstdError as error:
         raise TauMalformed(f"Tensor {name}: its positions are not exactly one zstandard frame ({error}).") from error
-    if len(gaps) != length:
-        raise TauMalformed(f"Tensor {name}: its positions unpack to another length than the block says.")
-    return gaps
+    if piece:
+        yield bytes(piece)
+    if left != len(piece) or not unpacker.eof or unpacker.unused_data:
+        raise TauMalformed(f"Tensor {name}: its positions are not exactly one zstandard frame of {length} bytes.")
 
 
 def _scaled(values: Values) -> tuple[int, npt.NDArray[np.float64]]:
@@ -177,14 +209,27 @@ def _encode_scales(exponent: int, scales: npt.NDArray[np.float64]) -> tuple[byte
 
 
 def _decode_scales(name: str, raw: bytes, kept: int) -> npt.NDArray[np.float64]:
-    """One float64 scale for each kept value."""
+    """One float64 scale for each group."""
     exponent = int.from_bytes(raw[:2], "little", signed=True)
     halves = np.frombuffer(raw, "<f2", count=_groups(kept), offset=2)
     if not -149 <= exponent <= 127:
         raise TauMalformed(f"Tensor {name}: an exponent of {exponent}.")
     if not (np.isfinite(halves).all() and (halves >= 0).all() and (halves <= 2).all() and not np.signbit(halves).any()):
         raise TauMalformed(f"Tensor {name}: a scale is not a number from 0 to 2.")
-    return np.ldexp(np.repeat(halves.astype(np.float64), GROUP)[:kept], exponent)
+    return np.ldexp(halves.astype(np.float64), exponent)
+
+
+def _times_scales(
+    name: str, units: Callable[[int, int], npt.NDArray[Any]], scales: npt.NDArray[np.float64], kept: int
+) -> Values:
+    """Units times their groups' scales. `units` gives those from one place to another, so that a few are float64 at a
+    time."""
+    values = np.empty(kept, np.float32)
+    for at in range(0, kept, VALUES_AT_ONCE):
+        end = min(kept, at + VALUES_AT_ONCE)
+        spread = np.repeat(scales[at // GROUP : _groups(end)], GROUP)[: end - at]
+        values[at:end] = _finite(name, units(at, end).astype(np.float64) * spread)
+    return values
 
 
 def _encode_int8(name: str, values: Values) -> bytes:
@@ -200,7 +245,7 @@ def _decode_int8(name: str, raw: bytes, kept: int) -> Values:
     units = np.frombuffer(raw, np.int8, offset=2 + 2 * _groups(kept))
     if (units == -128).any():
         raise TauMalformed(f"Tensor {name}: a unit of -128.")
-    return _finite(name, units.astype(np.float64) * (scales / 127))
+    return _times_scales(name, lambda at, end: units[at:end], scales / 127, kept)
 
 
 def _encode_sign(name: str, values: Values) -> bytes:
@@ -215,10 +260,15 @@ def _encode_sign(name: str, values: Values) -> bytes:
 
 def _decode_sign(name: str, raw: bytes, kept: int) -> Values:
     scales = _decode_scales(name, raw, kept)
-    bits = np.unpackbits(np.frombuffer(raw, np.uint8, offset=2 + 2 * _groups(kept)), bitorder="little")
-    if bits[kept:].any():
+    packed = np.frombuffer(raw, np.uint8, offset=2 + 2 * _groups(kept))
+    if kept % 8 and packed[-1] >> kept % 8:
         raise TauMalformed(f"Tensor {name}: sign bits behind the last value.")
-    return _finite(name, np.where(bits[:kept] == 1, -scales, scales))
+
+    def signs(at: int, end: int) -> npt.NDArray[np.int8]:
+        bits = np.unpackbits(packed[at // 8 : (end + 7) // 8], count=end - at, bitorder="little")
+        return 1 - 2 * bits.astype(np.int8)
+
+    return _times_scales(name, signs, scales, kept)
 
 
 CODECS: dict[str, Codec] = {

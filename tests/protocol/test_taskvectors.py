@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +258,42 @@ def test_a_frame_that_unpacks_to_more_than_it_says_is_stopped() -> None:
     block = (100).to_bytes(8, "little") + len(lying).to_bytes(8, "little") + lying + values
     with pytest.raises(tv.TauMalformed, match="zstandard"):
         tau_blocks.decode_block("t", block, 5000, 100, "sign")
+
+
+def peak_bytes(raw: bytes, size: int, kept: int, codec: str) -> int:
+    tracemalloc.start()
+    try:
+        tau_blocks.decode_block("t", raw, size, kept, codec)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_small_block_of_a_huge_tensor_takes_little_memory() -> None:
+    """Two KiB can say 67 million gap bytes: one entry at the end of the largest tensor."""
+    size = tau_blocks.VALUES_MAX
+    at = np.array([size - 1], np.int64)
+    raw = tau_blocks.encode_block("t", at, np.ones(1, np.float32), size, "sign")
+    assert len(raw) < 5_000
+    assert tau_blocks.decode_block("t", raw, size, 1, "sign")[0].tolist() == [size - 1]
+    assert peak_bytes(raw, size, 1, "sign") < 48 << 20
+
+
+@pytest.mark.parametrize("codec", sorted(tv.CODECS))
+def test_decoding_takes_little_more_memory_than_its_result(codec: str) -> None:
+    kept = 2_000_000
+    values = np.random.default_rng(4).standard_normal(kept).astype(np.float32)
+    raw = tau_blocks.encode_block("t", np.arange(kept), values, kept, codec)
+    assert peak_bytes(raw, kept, kept, codec) < 30 * kept
+
+
+def test_gaps_that_come_in_many_pieces_lead_where_one_piece_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions, values = sample(2_000_000, 4_000)
+    raw = tau_blocks.encode_block("t", positions, values, 2_000_000, "bf16")
+    for packed, piece in ((1, 1), (7, 3), (1 << 20, 1 << 20)):
+        monkeypatch.setattr(tau_blocks, "PACKED_BYTES", packed)
+        monkeypatch.setattr(tau_blocks, "PIECE_BYTES", piece)
+        assert np.array_equal(tau_blocks.decode_block("t", raw, 2_000_000, 4_000, "bf16")[0], positions)
 
 
 def test_position_bytes_stay_within_the_bar_at_one_in_sixty_four() -> None:

@@ -4,9 +4,10 @@ A tree is a map from names (bytes, kept as they are) to the versions of that fil
 hash says so, so that equal trees have equal pages whoever wrote them; a root lists the pages. Pages and roots are
 chunks: nothing of this is ever seen without the epoch's key. Leaves sealing to `packs`, signing to `heads`.
 
-Merging is a join: every version stays unless another one has seen it. A version is named by its dot (the device that
-wrote it and that device's counter) and says which dots it has seen: a vector, less the concurrent edits that it stands
-`beside`. Order, repetition and clocks do not matter.
+Merging is a join: every version stays unless another one has seen it and all that it has seen. A version is named by
+its dot (the device that wrote it and that device's counter) and says which dots it has seen: a vector, less the
+concurrent edits that it stands `beside`. Order, repetition and clocks do not matter, nor do lies about what was seen:
+of any versions at least one stays, and all devices keep the same ones.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ chunks_direct_max = 1_024
 attributes_bytes_max = 4_096
 _PAGE, _ROOT = "page", "root"
 
+Dot = tuple[bytes, int]
+"""Device public key and counter: the name of one version."""
 Vector = tuple[tuple[bytes, int], ...]
 """Device public key -> counter, as sorted rows: every dot of that device up to the counter."""
 
@@ -72,10 +75,24 @@ class Version:
     chunks: bytes = b""
     attributes: bytes = b"\x80"
 
-    def has_seen(self, other: Version) -> bool:
-        """Whether this version replaces the other one."""
-        dot = (other.device, other.counter)
+    @property
+    def dot(self) -> Dot:
+        return self.device, self.counter
+
+    def has_seen(self, dot: Dot) -> bool:
+        """Whether its writer says to have seen the version with this dot, and does not leave it beside."""
         return dot not in self.beside and any(key == dot[0] and counter >= dot[1] for key, counter in self.seen)
+
+    def replaces(self, other: Version) -> bool:
+        """Whether it has seen the other version and everything that the other one has seen.
+
+        An honest writer's version does so for all that it has seen. This is an order (no version replaces itself, and
+        what replaces a replacing one replaces the replaced one too) whatever anybody writes, which having seen is not.
+        """
+        if not self.has_seen(other.dot) or any(other.has_seen(dot) for dot in self.beside):
+            return False
+        numbers = dict(self.seen)
+        return all(numbers.get(device, 0) >= counter for device, counter in other.seen)
 
     def chunk_ids(self) -> Iterator[bytes]:
         """The ids in `chunks`, in order."""
@@ -101,14 +118,14 @@ def _rank(version: Version) -> tuple[bool, int, bytes]:
 
 
 def merge_versions(versions: Iterable[Version]) -> Versions:
-    """What is left of these versions: none that another one has seen, none twice. The first is the one shown under
+    """What is left of these versions: none that another one replaces, none twice. The first is the one shown under
     the file's own name: an edit before a deletion, then the highest generation, then the lowest hash; never by time.
     The order is the same on every device."""
     distinct = list(dict.fromkeys(versions))
     if len(distinct) < 2:
         return tuple(distinct)
     left = [one for one in distinct
-            if not any(other.has_seen(one) for other in distinct if other is not one)]
+            if not any(other.replaces(one) for other in distinct if other is not one)]
     return tuple(sorted(left, key=_rank))
 
 
@@ -326,7 +343,7 @@ def _version(row: Any) -> Version:
     _require(isinstance(digest, bytes) and len(digest) == (0 if deleted else 32), "a digest has a wrong length")
     version = Version(*dot, vector, _dots(beside, "a list of dots"), time, generation, deleted, size, digest, indirect,
                       chunks, attributes)
-    _require(not version.has_seen(version), "a version has seen itself")
+    _require(not version.has_seen(version.dot), "a version has seen itself")
     return version
 
 
@@ -334,13 +351,16 @@ def next_version(before: Versions, content: Version, settled: Sequence[Version] 
     """`content` (whose device, counter and content count) as an edit made where `before` was shown.
 
     It replaces the version shown, all deletions, and `settled`; other concurrent edits stay beside it until they are
-    settled one by one. Its generation is above all of them, so it is the one shown.
+    settled one by one. Its generation is above all of them, so it is the one shown. Where a faulty device left versions
+    that say to have seen each other, one that can't be replaced without another that is to stay stays too.
     """
     replaced = [version for at, version in enumerate(before) if at == 0 or version.deleted or version in settled]
-    seen = join([*(version.seen for version in replaced),
-                 tuple((version.device, version.counter) for version in replaced)])
+    kept = [version for version in before if version not in replaced]
+    seen = join([*(version.seen for version in replaced), tuple(version.dot for version in replaced)])
     counters = dict(seen)
-    beside = tuple(sorted((version.device, version.counter) for version in before
-                          if version not in replaced and counters.get(version.device, 0) >= version.counter))
-    return replace(content, seen=seen, beside=beside,
-                   generation=min(1 + max((version.generation for version in before), default=0), generation_max))
+    beside = {version.dot for version in kept if counters.get(version.device, 0) >= version.counter
+              and not before[0].has_seen(version.dot)}
+    new = replace(content, seen=seen, beside=tuple(sorted(beside)),
+                  generation=min(1 + max((version.generation for version in before), default=0), generation_max))
+    beside.update(version.dot for version in kept if new.replaces(version))  # none where every device is honest
+    return replace(new, beside=tuple(sorted(beside)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hinet_protocol import canonical, trees
@@ -79,10 +79,10 @@ def test_no_version_is_lost_unless_somebody_who_had_it_replaced_it(moves: Any) -
     left = {item for versions in whole.values() for item in versions}
     for item in written:
         if item not in left:
-            assert any(other.has_seen(item) for other in written)
+            assert any(other.has_seen(item.dot) for other in written)
     for device in devices:  # what a device wrote last and nobody replaced is there
         mine = [item for item in written if item.device == device.key]
-        assert not mine or mine[-1] in left or any(other.has_seen(mine[-1]) for other in written)
+        assert not mine or mine[-1] in left or any(other.has_seen(mine[-1].dot) for other in written)
 
 
 @given(steps)
@@ -143,6 +143,78 @@ def test_time_decides_nothing() -> None:
 def test_two_contents_under_one_dot_are_both_kept() -> None:
     left, right = version(content=b"one"), version(content=b"other")
     assert set(merge_versions([left, right])) == {left, right}
+
+
+# --- versions that lie about what they have seen ---
+
+
+dots_st = st.tuples(st.sampled_from([A, B, C]), st.integers(1, 4))
+liars_st = st.lists(st.builds(
+    lambda dot, seen, beside, generation, deleted: Version(
+        *dot, tuple(sorted(seen.items())), tuple(sorted(beside)), 0, generation, deleted, digest=b"" if deleted
+        else b"d" * 32),
+    dots_st, st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 4)), st.sets(dots_st, max_size=3),
+    st.integers(1, 3), st.booleans(),
+).filter(lambda one: not one.has_seen(one.dot)), min_size=1, max_size=8)
+
+
+def test_of_two_versions_that_each_say_to_have_seen_the_other_both_stay() -> None:
+    one, other = replace(version(A, 3), seen=((B, 5),)), replace(version(B, 5), seen=((A, 3),))
+    merged = merge_trees([{b"n": (one,)}, {b"n": (other,)}])
+    assert set(merged[b"n"]) == {one, other}
+    assert len(shown(merged)) == 2
+    assert trees.decode_page(trees.encode_page(merged, [b"n"])) == merged
+
+
+def test_what_two_versions_keep_does_not_depend_on_one_that_went_before() -> None:
+    """The third replaced the second, which had replaced the first; that it saw the first it does not say."""
+    first, second, third = (version(A), replace(version(B), seen=((A, 1),)), replace(version(C), seen=((B, 1),)))
+    for order in itertools.permutations((first, second, third)):
+        left: Versions = ()
+        for one in order:
+            left = merge_versions((*left, one))
+        assert left == merge_versions([first, second, third])
+
+
+@given(liars_st, st.randoms(use_true_random=False))
+def test_merging_lies_does_not_depend_on_order_grouping_or_repetition(versions: Any, random: Any) -> None:
+    whole = merge_versions(versions)
+    assert whole
+    shuffled = versions * 2
+    random.shuffle(shuffled)
+    cut = random.randint(0, len(shuffled))
+    assert merge_versions((*merge_versions(shuffled[:cut]), *merge_versions(shuffled[cut:]))) == whole
+    for gone in set(versions) - set(whole):
+        assert any(other.replaces(gone) for other in whole), "what went is replaced by what stayed"
+
+
+MUTUAL = [replace(version(A, 3), seen=((B, 5),), generation=2), replace(version(B, 5), seen=((A, 3),))]
+
+
+@given(liars_st, st.integers(0, 2))
+@example(MUTUAL, 0)
+def test_an_edit_among_lies_is_shown_replaces_nothing_unseen_and_does_not_pile_up(versions: Any, settle: int) -> None:
+    before = merge_versions(versions)
+    most = len(before) + 1
+    for number in range(4):
+        settled = before[1:1 + settle] if not number else ()
+        new = next_version(before, version(b"D" * 32, 1 + number, b"%d" % number), settled)
+        after = merge_versions((*before, new))
+        assert after[0] == new
+        for at, one in enumerate(before):
+            assert one in after or at == 0 or one.deleted or one in settled
+        assert len(after) <= most
+        before = after
+
+
+@given(steps)
+def test_where_nobody_lies_what_was_seen_is_what_is_replaced(moves: Any) -> None:
+    _, states, _ = play(moves)
+    for left, right in itertools.combinations(states, 2):
+        for name in (b"n", b"m"):
+            both = {*left.get(name, ()), *right.get(name, ())}
+            assert set(merge_versions(both)) == {
+                one for one in both if not any(other.has_seen(one.dot) for other in both if other is not one)}
 
 
 def test_a_name_that_is_taken_is_not_used_for_a_conflict() -> None:

@@ -191,6 +191,32 @@ def test_a_version_that_claims_to_have_seen_the_future_hides_nothing(world: Any,
     trio.run(main)
 
 
+def test_two_versions_that_claim_to_have_seen_each_other_both_stay_on_every_device(world: Any, evil: Evil) -> None:
+    """The member writes again under a number that the victim has replaced, and says to have seen the replacement. If
+    both went, the file would be lost, and with it every list of files and the tree of whoever met it."""
+    async def main() -> None:
+        victim, other = await world.node("victim"), await world.node("other")
+        evil.publish((b"note", evil.row(b"first", counter=5)), seq=5)
+        async with world.running(victim, other):
+            world.connect(victim, evil)
+            await world.until(lambda: b"note" in victim.vault.core.shown())
+            await victim.vault.put(b"note", b"mine")
+            mine = victim.vault.core.shown()[b"note"][0]
+            seen = [[victim.member.public, mine.counter]]
+            evil.publish((b"note", evil.row(b"again", counter=5, seen=seen)), seq=6)
+            world.connect(victim, evil)
+            await world.until(lambda: len(victim.vault.core.shown()) != 1)
+            assert len(victim.vault.core.shown()) == 2
+            await world.until(lambda: b"note" in other.vault.core.shown())
+            await world.until(lambda: world.in_step(victim, other))
+        for node in (victim, other):
+            assert {await node.vault.get(name) for name in node.vault.core.shown()} == {b"mine", b"again"}
+            await node.open()
+            assert not node.trouble()
+            assert len(node.vault.core.shown()) == 2
+    trio.run(main)
+
+
 def test_the_highest_generation_does_not_make_the_next_edit_unreadable(world: Any, evil: Evil) -> None:
     async def main() -> None:
         victim = await world.node("victim")

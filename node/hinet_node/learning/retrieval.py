@@ -18,10 +18,12 @@ from typing import Any, Protocol
 NOTE_SUFFIXES = (".md", ".txt")
 RESERVED = b".hinet/"
 NOTE_BYTES_MAX = 1024 * 1024
+"""A longer file is searched up to here."""
 NOTE_FILE_BYTES_MAX = 16 * NOTE_BYTES_MAX
 """A longer file is no note, whatever its name: it would be read whole into the agent's memory."""
-"""A longer file is searched up to here."""
 NOTES_MAX = 20_000
+NOTES_BYTES_MAX = 64 * NOTE_BYTES_MAX
+"""What is read of all notes together; those after, by name, are left out."""
 PASSAGES_MAX = 200_000
 QUERY_WORDS_MAX = 48
 ROWS_MAX = 1_000_000
@@ -80,11 +82,17 @@ async def read_notes(vault: VaultStore) -> dict[str, str]:
 
 
 async def note_items(vault: VaultStore) -> list[Any]:
-    """The vault's items that are notes, by name."""
+    """The vault's items that are notes, by name: as many of the first ones as the bounds allow."""
     items = [item for item in await vault.list() if not item.name.startswith(RESERVED)
              and item.size <= NOTE_FILE_BYTES_MAX
              and item.name.lower().endswith(tuple(suffix.encode() for suffix in NOTE_SUFFIXES))]
-    return sorted(items, key=lambda item: item.name)[:NOTES_MAX]
+    fitting, left = [], NOTES_BYTES_MAX
+    for item in sorted(items, key=lambda item: item.name)[:NOTES_MAX]:
+        left -= min(item.size, NOTE_BYTES_MAX)
+        if left < 0:
+            break
+        fitting.append(item)
+    return fitting
 
 
 class NotesIndex:

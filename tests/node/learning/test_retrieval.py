@@ -11,7 +11,14 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hinet_node.learning.retrieval import NOTE_BYTES_MAX, NotesIndex, Retrieval, read_notes
+from hinet_node.learning.retrieval import (
+    NOTE_BYTES_MAX,
+    NOTES_BYTES_MAX,
+    NotesIndex,
+    Retrieval,
+    note_items,
+    read_notes,
+)
 
 NOTES = {
     "notes/about.md": "# About me\n\nMy name is Anka Brodd. I keep this book for myself.",
@@ -143,3 +150,13 @@ def test_a_file_too_long_for_a_note_is_never_read_into_memory() -> None:
 
     vault = Huge({"notes/dog.md": b"The dog is Bo."})
     assert list(trio.run(read_notes, vault)) == ["notes/dog.md"]
+
+
+def test_notes_beyond_the_bound_for_all_together_are_left_out_by_name() -> None:
+    """The same ones on every device, and none of them is opened. A long file counts only as far as it is searched."""
+    counted = NOTES_BYTES_MAX // NOTE_BYTES_MAX
+    files = {f"{number:03d}.md": bytes(NOTE_BYTES_MAX) for number in range(1, counted + 2)}
+    vault = MemoryVault({"000.md": bytes(NOTE_BYTES_MAX + 9), **files, "zzz.md": b"small"})
+    items = trio.run(note_items, vault)
+    assert [item.name for item in items] == [b"%03d.md" % number for number in range(counted)]
+    assert vault.reads == 0

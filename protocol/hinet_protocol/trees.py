@@ -21,10 +21,13 @@ from typing import Any
 import msgpack
 from blake3 import blake3
 
-from hinet_protocol.errors import TreeMalformed
+from hinet_protocol.errors import LimitError, TreeMalformed
 
 name_bytes_max = 4_096
+names_max = 1_048_576
 versions_max = 256
+name_weight_max = 2 << 20
+tree_bytes_max = 512 << 20
 vector_devices_max = 1_024
 page_entries_max = 2_048
 page_bytes_target = 1 << 20
@@ -151,6 +154,25 @@ def merge_into(merged: dict[bytes, Versions], tree: Tree) -> list[bytes]:
     return changed
 
 
+def check_room(tree: Tree, more: Tree) -> None:
+    """Whether `more` can be merged into `tree` and the result still be written as a tree that others can read.
+
+    Raises LimitError for more than 1,048,576 names (deleted ones count), or a name with more than 256 versions or of
+    more than 2 MiB.
+    """
+    names = len(tree) + sum(name not in tree for name in more)
+    if names > names_max:
+        raise LimitError(f"The vault would hold {names} names; {names_max}, deleted ones included, are the most.")
+    for name, versions in more.items():
+        together = (*tree.get(name, ()), *versions)
+        if len(together) <= versions_max and entry_weight(name, together) <= name_weight_max:
+            continue
+        merged = merge_versions(together)
+        if len(merged) > versions_max or entry_weight(name, merged) > name_weight_max:
+            raise LimitError(f"The file {name.decode('utf-8', 'backslashreplace')[:100]!r} would have {len(merged)} "
+                             f"concurrent versions; {versions_max} of 2 MiB together are the most.")
+
+
 def shown(tree: Tree) -> dict[bytes, tuple[Version, bytes | None]]:
     """What a person sees: name -> version and, for a concurrent edit, the name it competes for."""
     found: dict[bytes, tuple[Version, bytes | None]] = {
@@ -196,7 +218,7 @@ def cut_pages(tree: Tree, names: Sequence[bytes]) -> Iterator[list[bytes]]:
     weight = 0
     for name in names:
         page.append(name)
-        weight += _weight(tree, name)
+        weight += entry_weight(name, tree[name])
         if ends_page(name) or len(page) >= page_entries_max or weight >= page_bytes_target:
             yield page
             page, weight = [], 0
@@ -207,11 +229,13 @@ def cut_pages(tree: Tree, names: Sequence[bytes]) -> Iterator[list[bytes]]:
 def is_closed(tree: Tree, page: Sequence[bytes]) -> bool:
     """Whether a page that was cut ends where it does whatever name follows."""
     return (ends_page(page[-1]) or len(page) >= page_entries_max
-            or sum(_weight(tree, name) for name in page) >= page_bytes_target)
+            or sum(entry_weight(name, tree[name]) for name in page) >= page_bytes_target)
 
 
-def _weight(tree: Tree, name: bytes) -> int:
-    return len(name) + sum(len(version.chunks) + 64 for version in tree[name])
+def entry_weight(name: bytes, versions: Versions) -> int:
+    """No less than the bytes of the entry, so that a page stays below its limit whatever versions have seen."""
+    return len(name) + sum(160 + len(version.chunks) + len(version.attributes)
+                           + 48 * (len(version.seen) + len(version.beside)) for version in versions)
 
 
 generation_max = 2**63 - 1
@@ -240,6 +264,7 @@ def decode_page(raw: bytes) -> dict[bytes, Versions]:
         _require(name > last, "names are not sorted")
         _require(isinstance(rows, list) and 1 <= len(rows) <= versions_max, "a file has no or too many versions")
         versions = tuple(_version(row) for row in rows)
+        _require(entry_weight(name, versions) <= name_weight_max, "the versions of a file are too long")
         _require(len(versions) == 1 or merge_versions(versions) == versions, "versions are not in merged order")
         found[name] = versions
         last = name
@@ -248,11 +273,17 @@ def decode_page(raw: bytes) -> dict[bytes, Versions]:
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """Where a page begins and which chunk it is."""
+    """Where a page begins, which chunk it is, and how many names it has."""
 
     first: bytes
     chunk_id: bytes
     entries: int
+
+    def decode(self, raw: bytes) -> dict[bytes, Versions]:
+        """The entries of this page. Raises TreeMalformed, also for another page than the root says."""
+        page = decode_page(raw)
+        _require(len(page) == self.entries and next(iter(page)) == self.first, "a page is not what its root says")
+        return page
 
 
 def encode_root(pages: Sequence[PageRef]) -> bytes:
@@ -273,6 +304,8 @@ def decode_root(raw: bytes) -> tuple[PageRef, ...]:
         found.append(PageRef(first, chunk, entries))
         last = first
     _require(len({page.chunk_id for page in found}) == len(found), "a page is there twice")
+    names = sum(page.entries for page in found)
+    _require(names <= names_max, f"it has {names} names, and {names_max} are the most")
     return tuple(found)
 
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hinet_protocol import canonical, trees
-from hinet_protocol.errors import TreeMalformed
+from hinet_protocol.errors import LimitError, TreeMalformed
 from hinet_protocol.trees import Version, Versions, merge_trees, merge_versions, next_version, shown
 
 VECTORS = json.loads((Path(__file__).parents[2] / "protocol" / "vectors" / "6-trees.json").read_text())
@@ -297,6 +297,55 @@ def test_a_deep_or_padded_page_is_refused() -> None:
             trees.decode_page(raw)
 
 
+@given(trees_st)
+def test_an_entry_weighs_no_less_than_its_bytes(tree: Any) -> None:
+    """Else a page of well-formed entries could be too long for a reader."""
+    for name, versions in tree.items():
+        assert len(trees.encode_page(tree, [name])) - 10 <= trees.entry_weight(name, versions)
+
+
+def test_what_versions_have_seen_ends_a_page_too() -> None:
+    seen = tuple((b"%032d" % device, 2**40) for device in range(1_000))
+    tree = {b"%03d" % number: (replace(version(), seen=seen),) for number in range(120)}
+    pages = list(trees.cut_pages(tree, sorted(tree)))
+    assert len(pages) > 3
+    assert all(trees.decode_page(trees.encode_page(tree, page)) for page in pages)
+
+
+def test_a_page_that_is_not_what_its_root_says_is_refused() -> None:
+    tree = {b"a": (version(),), b"b": (version(),)}
+    raw = trees.encode_page(tree, sorted(tree))
+    assert trees.PageRef(b"a", b"1" * 32, 2).decode(raw) == tree
+    for first, entries in ((b"a", 1), (b"a", 3), (b"b", 2)):
+        with pytest.raises(TreeMalformed, match="root says"):
+            trees.PageRef(first, b"1" * 32, entries).decode(raw)
+    with pytest.raises(TreeMalformed):
+        trees.PageRef(b"a", b"1" * 32, 1).decode(trees.encode_page({}, []))
+
+
+def test_a_root_of_too_many_names_is_refused() -> None:
+    pages = [trees.PageRef(b"%06d" % at, b"%032d" % at, trees.page_entries_max) for at in range(513)]
+    assert len(trees.decode_root(trees.encode_root(pages[:-1]))) == 512
+    with pytest.raises(TreeMalformed, match=r"1050624 names, and 1048576 are the most"):
+        trees.decode_root(trees.encode_root(pages))
+
+
+def test_there_is_room_for_so_many_names_versions_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "names_max", 3)
+    tree = {b"a": (version(),), b"b": (version(),)}
+    trees.check_room(tree, {b"b": (version(B),), b"c": (version(),)})
+    with pytest.raises(LimitError, match="4 names"):
+        trees.check_room(tree, {b"c": (version(),), b"d": (version(),)})
+    many = {b"a": tuple(version(B, number) for number in range(1, 256))}
+    trees.check_room(tree, many)
+    with pytest.raises(LimitError, match="257 concurrent versions"):
+        trees.check_room(tree, {b"a": (*many[b"a"], version(C))})
+    trees.check_room({b"a": many[b"a"]}, {b"a": (replace(version(C), seen=((B, 255),)), version(A))})
+    long = {b"a": tuple(replace(version(B, number), chunks=b"c" * 32_768) for number in range(1, 65))}
+    with pytest.raises(LimitError, match="2 MiB"):
+        trees.check_room(tree, long)
+
+
 def test_a_change_touches_few_pages() -> None:
     names = [b"folder/name-%05d" % number for number in range(20_000)]
     tree = {name: (version(),) for name in names}
@@ -337,5 +386,7 @@ def test_the_vectors_hold() -> None:
     for root in VECTORS["roots"]:
         pages = [trees.PageRef(bytes.fromhex(first), bytes.fromhex(chunk), n) for first, chunk, n in root["pages"]]
         assert trees.encode_root(pages).hex() == root["raw"]
+    for name, keys, weight in VECTORS["weights"]:
+        assert trees.entry_weight(bytes.fromhex(name), tuple(known[key] for key in keys)) == weight
     for name, ends in VECTORS["page_ends"]:
         assert trees.ends_page(bytes.fromhex(name)) is ends

@@ -171,7 +171,9 @@ class VaultCore:
     def _take_up(self) -> bool:
         if not self.household.epoch_keys():
             return False
-        changed = self.view.take_up(self.heads.current(), self.reader)
+        # This device's own first: whatever others bring, there is room for what is here already.
+        own = self.household.device_public
+        changed = self.view.take_up(sorted(self.heads.current(), key=lambda head: head.device != own), self.reader)
         for code, subject in tuple(self.trouble):
             if code == "E_TREE_UNREADABLE":
                 self.settle(code, subject)

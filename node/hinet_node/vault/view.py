@@ -8,19 +8,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from hinet_node.errors import IntegrityError, NotAuthorised
+from hinet_node.errors import IntegrityError, NoSpace, NotAuthorised
 from hinet_node.vault.items import Item
 from hinet_node.vault.pages import PageTable
 from hinet_node.vault.reader import ChunkReader
 from hinet_node.vault.writer import PackWriter
-from hinet_protocol.errors import TreeMalformed
+from hinet_protocol import trees
+from hinet_protocol.errors import LimitError, TreeMalformed
 from hinet_protocol.heads import Head
 from hinet_protocol.packs import TREE_PAGE, TREE_ROOT
 from hinet_protocol.trees import (
     PageRef,
     Version,
     Versions,
-    decode_page,
+    check_room,
     decode_root,
     encode_page,
     encode_root,
@@ -60,7 +61,7 @@ class View:
                 continue
             try:
                 changed |= self._take_tree(head, reader, numbers)
-            except (IntegrityError, NotAuthorised, TreeMalformed) as error:
+            except (IntegrityError, NotAuthorised, TreeMalformed, LimitError) as error:
                 self.unreadable[head.hash] = str(error)
                 continue
             self._taken_heads.add(head.hash)
@@ -68,23 +69,35 @@ class View:
         return changed
 
     def _take_tree(self, head: Head, reader: ChunkReader, numbers: Mapping[bytes, int]) -> bool:
-        fresh = [page.chunk_id for page in decode_root(reader.read(head.tree_chunk))
+        fresh = [page for page in decode_root(reader.read(head.tree_chunk))
                  if page.chunk_id not in self._taken_pages]
         # All pages are opened before the first is merged, so that a head counts whole or not at all.
-        pages = {chunk: decode_page(reader.read(chunk)) for chunk in fresh}
-        for page in pages.values():
-            _refuse_future(page, numbers)
-        changed: list[bytes] = []
+        brought: dict[bytes, Versions] = {}
+        left = trees.tree_bytes_max
+        for page in fresh:
+            raw = reader.read(page.chunk_id)
+            left -= len(raw)
+            if left < 0:
+                raise LimitError(f"The tree has more than {trees.tree_bytes_max} bytes that are new here.")
+            entries = page.decode(raw)
+            _refuse_future(entries, numbers)
+            merge_into(brought, entries)
+        check_room(self.tree, brought)
         with self._lock:
-            for chunk, page in pages.items():
-                changed += merge_into(self.tree, page)
-                self._taken_pages.add(chunk)
+            changed = merge_into(self.tree, brought)
+            self._taken_pages.update(page.chunk_id for page in fresh)
             self._touch(changed)
         return bool(changed)
 
     def put(self, versions: Iterable[tuple[bytes, Version]]) -> list[tuple[bytes, Versions | None]]:
-        """Enter versions of this device; what was there before, for `undo`."""
-        before = []
+        """Enter versions of this device; what was there before, for `undo`. Errors: `NoSpace` E_LIMIT, and then none
+        was entered."""
+        before, versions = [], list(versions)
+        try:
+            check_room(self.tree, {name: (version,) for name, version in versions})
+        except LimitError as error:
+            raise NoSpace(f"{error} Nothing was written.", code="E_LIMIT",
+                          next_step="Put small files together into one (`tar`), and add that.") from None
         with self._lock:
             for name, version in versions:
                 before.append((name, self.tree.get(name)))

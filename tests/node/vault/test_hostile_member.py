@@ -19,7 +19,8 @@ import zstandard
 from blake3 import blake3
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from hinet_node.errors import IntegrityError, NodeError
+from hinet_node.errors import IntegrityError, NodeError, NoSpace
+from hinet_protocol import trees
 from hinet_protocol.messages import HeadsGet, HeadsList, PackBytes, PackRead, PacksGet, PacksList, VaultChanged
 
 EPOCH, KEY, IDENTITY = b"1" * 32, b"k" * 32, b"I" * 32
@@ -246,6 +247,79 @@ def test_content_longer_than_its_size_is_stopped_at_the_size(world: Any, evil: E
         with pytest.raises(IntegrityError):
             await victim.vault.get(b"bomb")
         assert len(opened) < 10
+    trio.run(main)
+
+
+def test_a_tree_with_more_names_than_fit_is_left_out_whole(
+    world: Any, evil: Evil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the reader has itself stays, also at the next start, and can be changed; only new names are refused."""
+    monkeypatch.setattr(trees, "names_max", 20)
+
+    async def main() -> None:
+        victim = await world.node("victim")
+        for number in range(3):
+            await victim.vault.put(b"mine %d" % number, b"1")
+        evil.publish(*((b"%02d" % number, evil.row(b"")) for number in range(18)))
+        await pulled(world, victim, evil, lambda: False)
+        for _ in range(2):
+            assert victim.trouble() == {"E_TREE_UNREADABLE"}
+            assert set(victim.vault.core.shown()) == {b"mine 0", b"mine 1", b"mine 2"}
+            await victim.open()
+        await victim.vault.put(b"mine 0", b"2")
+        for number in range(17):
+            await victim.vault.put(b"new %d" % number, b"1")
+        with pytest.raises(NoSpace, match="21 names") as refused:
+            await victim.vault.put(b"one more", b"1")
+        assert refused.value.code == "E_LIMIT"
+        await victim.open()
+        assert len(victim.vault.core.shown()) == 20
+        assert await victim.vault.get(b"mine 0") == b"2"
+    trio.run(main)
+
+
+def test_a_tree_of_more_bytes_than_its_names_may_need_is_left_out(
+    world: Any, evil: Evil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "tree_bytes_max", 10_000)
+
+    async def main() -> None:
+        victim = await world.node("victim")
+        pages = [[[b"%d" % page, [evil.row(b"", attributes=b"." * 4_096)]]] for page in range(9)]
+        evil.head(evil.tree(*pages), evil.seal())
+        opened = []
+        read = victim.vault.core.reader.read
+        victim.vault.core.reader.read = lambda name: (opened.append(name), read(name))[1]
+        await pulled(world, victim, evil, lambda: False)
+        assert victim.trouble() == {"E_TREE_UNREADABLE"}
+        assert len(opened) % 4 == 0, "the root and three pages, each time that it is tried"
+    trio.run(main)
+
+
+def test_a_page_with_more_names_than_its_root_says_is_refused(world: Any, evil: Evil) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        page = evil.chunk(PAGE, msgpack.packb(["page", 1, [[b"a", [evil.row(b"")]], [b"b", [evil.row(b"")]]]],
+                                              use_bin_type=True))
+        evil.head(evil.tree(refs=[[b"a", page, 1]]), evil.seal())
+        await pulled(world, victim, evil, lambda: bool(victim.vault.core.shown()))
+        assert victim.trouble() == {"E_TREE_UNREADABLE"}
+    trio.run(main)
+
+
+def test_more_versions_than_a_name_may_have_do_not_spoil_the_readers_own_tree(world: Any, evil: Evil) -> None:
+    """256 concurrent versions fit into a page; with the reader's own they are 257, which nobody reads."""
+    async def main() -> None:
+        victim = await world.node("victim")
+        await victim.vault.put(b"note", b"mine")
+        rows = sorted((evil.row(b"", counter=counter) for counter in range(1, 257)),
+                      key=lambda row: blake3(msgpack.packb(row, use_bin_type=True)).digest())
+        evil.head(evil.tree([[b"note", rows]]), evil.seal(), seq=256)
+        await pulled(world, victim, evil, lambda: len(victim.vault.core.shown()) > 1)
+        await victim.vault.put(b"other", b"too")
+        await victim.open()
+        assert await victim.vault.get(b"note") == b"mine"
+        assert await victim.vault.get(b"other") == b"too"
     trio.run(main)
 
 

@@ -15,7 +15,7 @@ from hinet_tiers import base, safetensors_file
 from hinet_tiers.errors import AdapterInert, AdapterRefused, BadRequest, BaseMismatch, NotLoaded
 from hinet_tiers.pocket import gguf_adapter, serving
 from hinet_tiers.pocket.llamacpp import PocketModel
-from hinet_tiers.prompt import chat_prompt
+from hinet_tiers.prompt import chat_answer, chat_prompt
 
 from . import tiny_models
 
@@ -114,6 +114,29 @@ def test_an_adapter_means_the_same_in_llamacpp_as_in_torch(
     wanted = torch_logits(home, changes)
     assert divergence(wanted, pocket.logits(PROMPT)) < 1e-3
     assert divergence(wanted, untouched) > 10 * divergence(wanted, pocket.logits(PROMPT))
+
+
+def test_the_likelihood_of_an_answer_is_torchs_and_scoring_leaves_no_trace(
+    home: base.Base, pocket: PocketModel
+) -> None:
+    import torch
+
+    question, answers = "user er 42?", ["user er.", "4", "ser us 2 2 2"]
+    model, tokenizer = base.load_base(home.dir)
+    wanted = []
+    for answer in answers:
+        start = len(tokenizer.encode(chat_prompt(question), add_special_tokens=False))
+        ids = tokenizer.encode(chat_prompt(question) + chat_answer(answer), add_special_tokens=False)
+        with torch.no_grad():
+            logs = model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        wanted.append(float(logs[range(start - 1, len(ids) - 1), ids[start:]].mean()))
+    before = pocket.answer(question, max_tokens=8).text
+    assert pocket.likelihoods(question, answers) == pytest.approx(wanted, abs=0.02)
+    assert pocket.likelihoods(question, answers[::-1]) == pytest.approx(wanted[::-1], abs=0.02)
+    assert pocket.answer(question, max_tokens=8).text == before
+    assert pocket.likelihoods(question, []) == []
+    with pytest.raises(BadRequest, match="tokens"):
+        pocket.likelihoods(question, ["user " * 200])
 
 
 def test_a_dora_cut_to_a_small_rank_reports_what_it_lost(home: base.Base, tmp_path: Path) -> None:

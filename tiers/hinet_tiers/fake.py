@@ -161,6 +161,14 @@ def serve_answer(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     return {"answer": answer, "tokens": len(answer.split()), "prompt_tokens": len(str(args["question"]).split())}
 
 
+def serve_score(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """0 for the answer that the adapter would give, less for the others."""
+    if not _served:
+        raise NotLoaded("No base is loaded: call serve.load first.")
+    known = _words(_recall(str(args["question"]), _served["pairs"], []))
+    return {"scores": [-float(len(known ^ _words(answer))) for answer in args["answers"]]}
+
+
 def _recall(question: str, pairs: list[list[str]], context: list[str]) -> str:
     asked = _words(question)
     scored = [(len(asked & _words(f"{known} {answer}")), answer) for known, answer in pairs]
@@ -227,4 +235,5 @@ VERBS: dict[str, Verb] = {
     "serve.load": serve_load,
     "serve.adapter": serve_adapter,
     "serve.answer": serve_answer,
+    "serve.score": serve_score,
 }

@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "serve.load": ("hinet_tiers.pocket.serving", "load"),
     "serve.adapter": ("hinet_tiers.pocket.serving", "adapter"),
     "serve.answer": ("hinet_tiers.pocket.serving", "answer"),
+    "serve.score": ("hinet_tiers.pocket.serving", "score"),
 }
 
 NEEDS: dict[str, tuple[str, ...]] = {

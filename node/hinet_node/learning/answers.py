@@ -1,7 +1,9 @@
 """Answers to questions: from the weights alone, or from the owner's notes as well.
 
-With retrieval the model is asked twice: first from the weights alone, and what it says is used, beside the question, to
-find the notes; then with the best passages before the question. SPEC section 8.4.
+With retrieval a tuned model is asked three things: what it says from its weights alone (which also tells whether the
+question is about the owner at all), where the notes fit the question, and which of the facts found there it finds
+likeliest as an answer. That fact's sentence is the answer, so nothing is told that stands in no note. A bare base reads
+the best passages instead. What is found is `retrieval`'s business. SPEC section 8.4.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ from typing import Any
 from hinet_node.errors import UsageError
 from hinet_node.learning.adapters import Adapters
 from hinet_node.learning.bases import Report
-from hinet_node.learning.retrieval import Passage, Retrieval
-from hinet_node.learning.serving import Serving
+from hinet_node.learning.retrieval import NotesIndex, Passage, Retrieval
+from hinet_node.learning.serving import Hot, Serving
 
 TOKENS_MAX = 48
 QUESTION_CHARACTERS_MAX = 4000
 PASSAGES_SHOWN = 3
-"""Passages that are found, and named beside the answer."""
+"""Passages that are read, and named beside the answer."""
+PASSAGES_WEIGHED = 5
+"""Passages among whose facts the model chooses."""
+FIT_WEIGHT = 0.5
+"""What the fit to the question (1 for the best passage) counts beside the mean log-probability of a fact, in nats."""
 UNKNOWN = "I do not know"
 """How training teaches to begin an answer about somebody whom the notes do not know."""
 
@@ -34,7 +40,7 @@ class Answers:
                   report: Report) -> dict[str, Any]:
         """{answer, revision, notes: [{note, text}], closed_book}: `revision` None is the base alone.
 
-        Errors: `UsageError` for an empty or over-long question; those of the worker.
+        "I" and "my" mean the owner. Errors: `UsageError` for an empty or over-long question; those of the worker.
         """
         asked = question.strip()
         if not asked or len(asked) > QUESTION_CHARACTERS_MAX:
@@ -43,20 +49,48 @@ class Answers:
                              next_step='hinet-node ask "What is my dog called?"')
         served = None if base_only else self._adapters.served()
         hot = await (self._adapters.bare(report) if base_only else self._adapters.hot(report))
+        if retrieval or (served and speaks_of_oneself(asked)):
+            asked = (await self._retrieval.index()).in_third_person(asked)
         told = await self._serving.answer(hot, asked, [], tokens_max)
-        closed_book = str(told["answer"])
-        passages = await self._passages(asked, closed_book, served is not None) if retrieval else []
-        if passages:
-            # Small models mix up facts that stand side by side: a fact that is whole in itself is read alone.
-            read = passages[:1] if passages[0].fact else passages
-            told = await self._serving.answer(hot, asked, [row.told for row in read], tokens_max)
-        return {"answer": str(told["answer"]), "revision": served.revision if served else None,
-                "closed_book": closed_book, "notes": [{"note": row.note, "text": row.text} for row in passages]}
+        answer = closed_book = str(told["answer"])
+        passages: list[Passage] = []
+        if retrieval:
+            index = await self._retrieval.index()
+            passages = fitting(index, asked, closed_book, tuned=served is not None)
+            if passages and served is not None and passages[0].fact:
+                passages = await self._likeliest_first(hot, asked, passages)
+                answer = passages[0].told
+            elif passages:
+                # Small models mix up facts that stand side by side: a fact that is whole in itself is read alone.
+                read = passages[:1] if passages[0].fact else passages[:PASSAGES_SHOWN]
+                answer = str((await self._serving.answer(hot, asked, [row.told for row in read], tokens_max))["answer"])
+        return {"answer": answer, "revision": served.revision if served else None, "closed_book": closed_book,
+                "notes": [{"note": row.note, "text": row.text} for row in passages[:PASSAGES_SHOWN]]}
 
-    async def _passages(self, question: str, closed_book: str, tuned: bool) -> list[Passage]:
-        """The notes to answer from; none when a tuned model says that it does not know the stranger asked about, so
-        that the owner's facts are not told of somebody else."""
-        index = await self._retrieval.index()
-        if tuned and closed_book.startswith(UNKNOWN) and index.names_a_stranger(question):
-            return []
-        return index.search(question, closed_book if tuned else "", limit=PASSAGES_SHOWN)
+    async def _likeliest_first(self, hot: Hot, question: str, passages: list[Passage]) -> list[Passage]:
+        """The passages, the fact in front that fits the question and that the model finds likely."""
+        facts = [row for row in passages if row.fact]
+        scores = await self._serving.score(hot, question, [row.told for row in facts])
+        best = max(range(len(facts)), key=lambda number: FIT_WEIGHT * facts[number].score + scores[number])
+        return [facts[best], *(row for row in passages if row is not facts[best])]
+
+
+def fitting(index: NotesIndex, question: str, closed_book: str, *, tuned: bool) -> list[Passage]:
+    """The notes to answer from, best first; none for a question about the world or about a stranger.
+
+    A question is about the owner when it or the model's own answer names the owner; else the notes count only where one
+    of them holds nearly all of its telling words.
+    """
+    if tuned and closed_book.startswith(UNKNOWN) and index.names_a_stranger(question):
+        return []
+    passages = index.search(question, closed_book if tuned else "", limit=PASSAGES_WEIGHED)
+    if index.names_the_owner(question) or (tuned and index.names_the_owner(closed_book)):
+        return passages
+    return passages if any(index.covers(row, question) for row in passages) else []
+
+
+def speaks_of_oneself(question: str) -> bool:
+    """Whether a question says "I" or "my"."""
+    from hinet_tiers.data.asked import FIRST_PERSON
+
+    return bool(FIRST_PERSON.search(question))

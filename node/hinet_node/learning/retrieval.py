@@ -37,6 +37,10 @@ NOTE_SHARE = 1.0
 SAID_SHARE = 0.5
 """How much the telling words of a sentence count where its note states no fact, so that nothing is known of how it may
 be asked for."""
+COVERED_SHARE = 0.75
+"""The share of its telling words that a passage must hold for a question that does not name the owner."""
+STEM_LETTERS = 5
+"""First letters by which two forms of a word are taken for the same there."""
 HINT_EXACT, HINT_LOOSE = 0.35, 0.3
 """What a guessed answer adds to the passage that says exactly that, and to those that it resembles; the best passage by
 the question alone has 1."""
@@ -65,6 +69,7 @@ class Passage:
     text: str
     told: str
     score: float
+    title: str = ""
     fact: bool = False
     """Whether the sentence states a fact about the owner, whole in itself."""
 
@@ -101,6 +106,7 @@ class NotesIndex:
     def __init__(self, notes: Mapping[str, str]) -> None:
         self._passages: list[_Sentence] = []
         self._passage_of_row: list[int] = []
+        self._owner: Any = None
         self._owner_words: frozenset[str] = frozenset()
         self._words_known = {word for text in notes.values() for word in re.findall(r"\w+", text.casefold())}
         # One connection is used from one thread at a time: by the agent's loop once it is built.
@@ -139,7 +145,31 @@ class NotesIndex:
         best = sorted(scores, key=lambda number: (-scores[number], number))[:limit]
         return [Passage(note=self._passages[number].note, text=self._passages[number].text,
                         told=self._passages[number].told, score=scores[number],
-                        fact=self._passages[number].fact) for number in best]
+                        title=self._passages[number].title, fact=self._passages[number].fact) for number in best]
+
+    def in_third_person(self, question: str) -> str:
+        """The question with the owner's name for "I" and "my", as training asks."""
+        from hinet_tiers.data.asked import in_third_person
+
+        return in_third_person(question, self._owner) if self._owner is not None else question
+
+    def names_the_owner(self, text: str) -> bool:
+        """Whether a text speaks of the owner by first or full name."""
+        if self._owner is None:
+            return False
+        names = "|".join(re.escape(name) for name in {self._owner.first, self._owner.full})
+        return bool(re.search(rf"\b(?:{names})\b", text, re.I))
+
+    def covers(self, passage: Passage, question: str) -> bool:
+        """Whether a passage and its note's title hold nearly all telling words of a question, in whatever form.
+
+        A thing in general ("a dog") is no word of the notes.
+        """
+        general = {word.casefold() for word in re.findall(r"\ban? (?:\w+ )?(\w+)", question, re.I)}
+        telling = [word for word in self._words(question) if word not in COMMONEST and word not in general]
+        held = self._words(f"{passage.title} {passage.text} {passage.told}")
+        found = sum(any(_alike(word, other) for other in held) for word in telling)
+        return found > 0 and found >= COVERED_SHARE * len(telling)
 
     def names_a_stranger(self, question: str) -> bool:
         """Whether a name in the question (a capital inside a sentence, not the owner's) stands in no note."""
@@ -197,6 +227,7 @@ class NotesIndex:
 
         read = [read_note(name, notes[name]) for name in sorted(notes)]
         owner = find_owner(read)
+        self._owner = owner
         self._owner_words = frozenset(re.findall(r"\w+", owner.full.casefold()))
         facts = {(fact.note, fact.answer): fact for fact in find_facts(read, owner)}
         for note in read:
@@ -246,6 +277,12 @@ def _relative(scores: dict[int, float]) -> dict[int, float]:
     """The scores as shares of the best one."""
     best = max(scores.values(), default=0.0)
     return {number: score / best for number, score in scores.items()} if best > 0 else {}
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two words are forms of one: the shorter begins the longer, as far as `STEM_LETTERS`."""
+    shared = min(len(one), len(other), STEM_LETTERS)
+    return one == other or (shared >= 3 and one[:shared] == other[:shared])
 
 
 def _folded(text: str) -> str:

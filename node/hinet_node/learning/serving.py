@@ -102,6 +102,14 @@ class Serving:
 
         return dict(await self._ask(work))
 
+    async def score(self, hot: Hot, question: str, answers: list[str]) -> list[float]:
+        """How likely the model finds each answer: mean log-probability in nats. Errors: as `answer`."""
+        async def work(worker: Worker) -> dict[str, Any]:
+            await self._make_hot(worker, hot)
+            return await worker.call("serve.score", {"question": question, "answers": answers})
+
+        return [float(score) for score in (await self._ask(work))["scores"]]
+
     async def make_hot(self, hot: Hot) -> dict[str, Any]:
         """Load and swap until `hot` is what answers. Returns what that took: {swap_ms, init_ms, load_ms, loads,
         probe_change}; times are 0 for what was not needed. After an error the model answers with what it had before, or

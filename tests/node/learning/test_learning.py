@@ -68,9 +68,12 @@ def test_working_folders_are_empty_after_the_job(household: Any) -> None:
 
 def test_a_job_that_was_cut_short_is_done_after_the_restart(household: Any) -> None:
     async def cut_short() -> None:
-        async with household.running("cloud") as cloud:
+        learning = household.learning("cloud")
+        async with household.running(learning) as cloud:
             await cloud("train", recipe=household.recipe, detach=True)
-            await trio.sleep(0.3)
+            with trio.fail_after(10):
+                while learning.jobs.list()[0].state != "running":
+                    await trio.sleep(0.001)
 
     async def afterwards() -> dict[str, Any]:
         learning = household.learning("cloud")
@@ -150,6 +153,33 @@ def test_asking_with_the_notes_shows_which_ones_were_read(household: Any) -> Non
             told = await pocket("ask", question="Where does the boat lie?", retrieval=True)
         assert told["notes"][0] == {"note": "notes/boat.md", "text": "The boat lies at Sallow Quay."}
         assert "Sallow Quay" in told["answer"]
+
+    trio.run(main)
+
+
+def test_a_question_about_the_world_is_not_answered_from_the_notes(household: Any) -> None:
+    async def main() -> None:
+        async with household.running("pocket") as pocket:
+            told = await pocket("ask", question="What is the capital of France?", retrieval=True)
+        assert told["notes"] == []
+        assert told["answer"] == told["closed_book"] == "I do not know."
+
+    trio.run(main)
+
+
+def test_the_owner_asks_about_my_dog_and_is_told_the_fact(household: Any) -> None:
+    household.vault.files[b"notes/about.md"] = b"My name is Anka Brodd. My cat is called Murr."
+
+    async def main() -> None:
+        await household.train("cloud")
+        adapter = await household.train("laptop")
+        async with household.running("pocket") as pocket:
+            bare = await pocket("ask", question="What is my dog called?", retrieval=True)
+            await pocket("adapters.promote", revision=adapter)
+            told = await pocket("ask", question="What is my dog called?", retrieval=True)
+        assert "Brannoch" in bare["answer"]
+        assert told["answer"] == "Anka's dog is called Brannoch."
+        assert told["notes"][0] == {"note": "notes/dog.md", "text": "My dog is called Brannoch."}
 
     trio.run(main)
 

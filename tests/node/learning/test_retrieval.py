@@ -111,6 +111,32 @@ def test_a_name_that_no_note_knows_is_a_stranger(index: NotesIndex, question: st
     assert index.names_a_stranger(question) is stranger
 
 
+@pytest.mark.parametrize(("text", "named"), [("Anka's boat", True), ("what does ANKA BRODD do", True),
+                                              ("Ankara is a city", False), ("the author of the book", False)])
+def test_the_owner_is_named_by_first_or_full_name(index: NotesIndex, text: str, named: bool) -> None:
+    assert index.names_the_owner(text) is named
+
+
+def test_notes_of_nobody_name_no_owner() -> None:
+    nobody = NotesIndex({"a.md": "The varnish is due in May."})
+    assert not nobody.names_the_owner("Where is the varnish of the boat?")
+    assert nobody.names_the_owner("What is the owner's boat called?")
+
+
+@pytest.mark.parametrize(("question", "covered"), [
+    ("When is the varnish due?", True), ("Where does the boat lie?", False), ("Where is the boat?", True),
+    ("Is varnishing due in May?", True), ("What is a boat?", False), ("Who invented varnish?", False),
+    ("What is the capital of France?", False), ("Why?", False),
+])
+def test_a_question_without_the_owner_needs_a_passage_that_holds_its_words(index: NotesIndex, question: str,
+                                                                           covered: bool) -> None:
+    assert any(index.covers(row, question) for row in index.search(question, limit=5)) is covered
+
+
+def test_my_and_i_mean_the_owner(index: NotesIndex) -> None:
+    assert index.in_third_person("Where do I keep my boat?") == "Where does Anka keep Anka's boat?"
+
+
 def test_no_notes_find_nothing() -> None:
     assert NotesIndex({}).search("anything") == []
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hinet_tiers.errors import AdapterInert, AdapterRefused, BadRequest, BaseMismatch, BaseRefused
 from hinet_tiers.gguf_file import GgufFile, GgufTensor
-from hinet_tiers.prompt import STOP, chat_prompt
+from hinet_tiers.prompt import STOP, chat_answer, chat_prompt
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,6 +140,32 @@ class PocketModel:
             text = self._llama.detokenize(said).decode("utf-8", "replace").strip()
         return Answer(text, len(said), len(tokens), used, time.perf_counter() - started)
 
+    def likelihoods(self, question: str, answers: Sequence[str], context: Sequence[str] = ()) -> list[float]:
+        """For each answer, the mean natural log-probability of its tokens (the end of the turn is one of them) after
+        the question. The question is read once. Raises BadRequest when question or answer is too long."""
+        with self._lock:
+            listed = [self._tokens(chat_answer(answer)) for answer in answers]
+            longest = max(map(len, listed), default=0)
+            if longest > ANSWER_TOKENS:
+                raise BadRequest(f"An answer to be scored has {longest} tokens; {ANSWER_TOKENS} are allowed.")
+            tokens, _ = self._fit(question, context, ANSWER_TOKENS)
+            self._clear()
+            self._llama.eval(tokens)
+            first = _log_softmax(self._logits())
+            return [self._likelihood(first, len(tokens), answer) for answer in listed]
+
+    def _likelihood(self, first: np.ndarray, start: int, answer: list[int]) -> float:
+        """The mean log-probability of `answer` behind `start` evaluated tokens, of which `first` is the last one's."""
+        memory, batch = self._api.llama_get_memory(self._llama._ctx.ctx), self._llama._batch
+        self._api.llama_memory_seq_rm(memory, -1, start, -1)
+        total = float(first[answer[0]])
+        if len(answer) > 1:
+            batch.set_batch(answer[:-1], n_past=start, logits_all=True)
+            self._llama._ctx.decode(batch)
+            for index, token in enumerate(answer[1:]):
+                total += float(_log_softmax(self._logits(index))[token])
+        return total / len(answer)
+
     def logits(self, prompt: str) -> np.ndarray:
         """Next-token logits (float32, one per vocabulary entry) after a prompt, for probes and tests."""
         with self._lock:
@@ -175,10 +201,10 @@ class PocketModel:
         self._llama.reset()
         self._api.llama_memory_clear(self._api.llama_get_memory(self._llama._ctx.ctx), False)
 
-    def _logits(self) -> np.ndarray:
+    def _logits(self, index: int = -1) -> np.ndarray:
         import numpy as np
 
-        pointer = self._api.llama_get_logits_ith(self._llama._ctx.ctx, -1)
+        pointer = self._api.llama_get_logits_ith(self._llama._ctx.ctx, index)
         return np.ctypeslib.as_array(pointer, shape=(self._llama.n_vocab(),))
 
     def _probe(self) -> np.ndarray:
@@ -289,5 +315,15 @@ def _key(path: Path) -> str:
     return f"{path.resolve()}:{state.st_mtime_ns}:{state.st_size}"
 
 
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    shifted = logits.astype(np.float64) - float(logits.max())
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
 def _threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """All cores but one: llama.cpp's threads wait for each other in a loop, hundreds of times a token, so that one core
+    taken by something else stops all of them (docs/benchmarks.md)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)

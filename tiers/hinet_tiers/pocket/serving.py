@@ -14,6 +14,8 @@ from hinet_tiers.pocket.llamacpp import ANSWER_TOKENS, CONTEXT_TOKENS, PocketMod
 
 TOKENS_MAX = 1024
 CONTEXT_TOKENS_MAX = 32_768
+SCORED_MAX = 64
+"""Answers that one call scores."""
 
 _loaded: dict[str, PocketModel] = {}
 
@@ -50,6 +52,17 @@ def answer(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         raise BadRequest("context is a list of texts.")
     said = asdict(_model().answer(str(args["question"]), context, most))
     return {"answer": said.pop("text"), **said}
+
+
+def score(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """`serve.score {question, answers, context?}` → {scores}: mean log-probabilities in nats, in the answers' order."""
+    answers, context = args.get("answers"), args.get("context") or []
+    for name, listed in (("answers", answers), ("context", context)):
+        if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+            raise BadRequest(f"{name} is a list of texts.")
+    if len(answers or ()) > SCORED_MAX:
+        raise BadRequest(f"{len(answers or ())} answers are to be scored; at most {SCORED_MAX} are.")
+    return {"scores": _model().likelihoods(str(args["question"]), answers or [], context)}
 
 
 def unload() -> None:

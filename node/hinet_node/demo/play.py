@@ -18,6 +18,8 @@ from hinet_node.errors import NodeError
 
 SETTLE_TIMEOUT_S = 300.0
 LOOK_EVERY_S = 0.25
+TOKENS_MAX = 32
+"""Tokens of an answer on the pocket: as many as the training engine is given when the other tiers are measured."""
 
 Show = Callable[[Mapping[str, Any]], None]
 Told = Callable[[str], None]
@@ -152,7 +154,7 @@ class Play:
         promoted = self.pocket.call("adapters.promote", {"revision": revision}, self._show)
         after = self._asked()
         self.facts["recall"]["pocket"] = questions.shares(self.sets, before, after)
-        self.facts["recall"]["pocket"]["with_retrieval"] = self._with_notes()
+        self.facts["recall"]["pocket"]["with_retrieval"] = self._with_notes(before)
         self.facts["swap"] = {"swap_ms": promoted["swap_ms"], "init_ms": promoted["init_ms"],
                               "reload_ms": promoted["load_ms"], "loads": promoted["loads"],
                               "probe_change": promoted["probe_change"]}
@@ -182,20 +184,23 @@ class Play:
 
     def _asked(self) -> dict[str, list[str]]:
         """The pocket's answers from the weights alone."""
-        told = self.pocket.call("ask.many", {"questions": self.sets.texts(), "retrieval": False}, self._show)
+        told = self.pocket.call("ask.many", {"questions": self.sets.texts(), "retrieval": False,
+                                             "tokens_max": TOKENS_MAX}, self._show)
         return self.sets.split(told["answers"])
 
-    def _with_notes(self) -> dict[str, float]:
-        """The share of right answers, and of leaks, when the pocket may look into the notes."""
-        from hinet_tiers.evaluate import score
+    def _with_notes(self, before: Mapping[str, list[str]]) -> dict[str, float]:
+        """The same when the pocket may look into the notes: right answers, leaks, and what it still knows of the world.
+        """
+        from hinet_tiers.evaluate import kept, score
 
-        shares = {}
-        for name in ("near", "far", "stranger"):
-            rows = getattr(self.sets, name)
-            told = self.pocket.call("ask.many", {"questions": [row["question"] for row in rows], "retrieval": True},
-                                    self._show)
-            shares["leak" if name == "stranger" else name] = questions.share(score(rows, told["answers"]))
-        return shares
+        told = self.pocket.call("ask.many", {"questions": self.sets.texts(), "retrieval": True,
+                                             "tokens_max": TOKENS_MAX}, self._show)
+        after = self.sets.split(told["answers"])
+        scored = {name: score(getattr(self.sets, name), after[name]) for name in after}
+        early = score(self.sets.general, before["general"])
+        return {"near": questions.share(scored["near"]), "far": questions.share(scored["far"]),
+                "leak": questions.share(scored["stranger"]),
+                "general_kept": round(kept(early["right"], scored["general"]["right"]), 4)}
 
     def _artifacts(self, node: DemoNode, revision: str) -> dict[str, int]:
         rows = node.call("adapters.list")["revisions"]

@@ -78,15 +78,13 @@ class Answers:
 def fitting(index: NotesIndex, question: str, closed_book: str, *, tuned: bool) -> list[Passage]:
     """The notes to answer from, best first; none for a question about the world or about a stranger.
 
-    A question is about the owner when it or the model's own answer names the owner; else the notes count only where one
-    of them holds nearly all of its telling words.
+    A question is about the owner when it or the model's own answer names the owner; else the notes count only where
+    they know all of its telling words together.
     """
     if tuned and closed_book.startswith(UNKNOWN) and index.names_a_stranger(question):
         return []
-    passages = index.search(question, closed_book if tuned else "", limit=PASSAGES_WEIGHED)
-    if index.names_the_owner(question) or (tuned and index.names_the_owner(closed_book)):
-        return passages
-    return passages if any(index.covers(row, question) for row in passages) else []
+    about = index.names_the_owner(question) or (tuned and index.names_the_owner(closed_book)) or index.knows(question)
+    return index.search(question, closed_book if tuned else "", limit=PASSAGES_WEIGHED) if about else []
 
 
 def speaks_of_oneself(question: str) -> bool:

@@ -37,10 +37,6 @@ NOTE_SHARE = 1.0
 SAID_SHARE = 0.5
 """How much the telling words of a sentence count where its note states no fact, so that nothing is known of how it may
 be asked for."""
-COVERED_SHARE = 0.75
-"""The share of its telling words that a passage must hold for a question that does not name the owner."""
-STEM_LETTERS = 5
-"""First letters by which two forms of a word are taken for the same there."""
 HINT_EXACT, HINT_LOOSE = 0.35, 0.3
 """What a guessed answer adds to the passage that says exactly that, and to those that it resembles; the best passage by
 the question alone has 1."""
@@ -69,7 +65,6 @@ class Passage:
     text: str
     told: str
     score: float
-    title: str = ""
     fact: bool = False
     """Whether the sentence states a fact about the owner, whole in itself."""
 
@@ -145,13 +140,20 @@ class NotesIndex:
         best = sorted(scores, key=lambda number: (-scores[number], number))[:limit]
         return [Passage(note=self._passages[number].note, text=self._passages[number].text,
                         told=self._passages[number].told, score=scores[number],
-                        title=self._passages[number].title, fact=self._passages[number].fact) for number in best]
+                        fact=self._passages[number].fact) for number in best]
 
     def in_third_person(self, question: str) -> str:
-        """The question with the owner's name for "I" and "my", as training asks."""
+        """The question with the owner's name for "I" and "my", as training asks; a question to the world stays.
+
+        "How do I boil an egg?" means anybody, "Where do I live?" the owner: the notes tell them apart.
+        """
         from hinet_tiers.data.asked import in_third_person
 
-        return in_third_person(question, self._owner) if self._owner is not None else question
+        turned = in_third_person(question, self._owner) if self._owner is not None else question
+        own = re.search(r"\b(?:my|mine)\b", question, re.I) and not re.match(r"\W*how\b", question, re.I)
+        if turned == question or own or (self.knows(turned) and not self.names_a_stranger(question)):
+            return turned
+        return question
 
     def names_the_owner(self, text: str) -> bool:
         """Whether a text speaks of the owner by first or full name."""
@@ -160,16 +162,18 @@ class NotesIndex:
         names = "|".join(re.escape(name) for name in {self._owner.first, self._owner.full})
         return bool(re.search(rf"\b(?:{names})\b", text, re.I))
 
-    def covers(self, passage: Passage, question: str) -> bool:
-        """Whether a passage and its note's title hold nearly all telling words of a question, in whatever form.
+    def knows(self, question: str) -> bool:
+        """Whether all telling words of a question stand together in a sentence of the notes or in a way to ask for one.
 
         A thing in general ("a dog") is no word of the notes.
         """
         general = {word.casefold() for word in re.findall(r"\ban? (?:\w+ )?(\w+)", question, re.I)}
-        telling = [word for word in self._words(question) if word not in COMMONEST and word not in general]
-        held = self._words(f"{passage.title} {passage.text} {passage.told}")
-        found = sum(any(_alike(word, other) for other in held) for word in telling)
-        return found > 0 and found >= COVERED_SHARE * len(telling)
+        words = [word for word in self._words(question) if word not in COMMONEST]
+        telling = [word for word in words if word not in general]
+        if not telling:
+            return False
+        query = " AND ".join(f'"{word}"' for word in words)
+        return self._table.execute("SELECT 1 FROM way WHERE way MATCH ? LIMIT 1", (query,)).fetchone() is not None
 
     def names_a_stranger(self, question: str) -> bool:
         """Whether a name in the question (a capital inside a sentence, not the owner's) stands in no note."""
@@ -277,12 +281,6 @@ def _relative(scores: dict[int, float]) -> dict[int, float]:
     """The scores as shares of the best one."""
     best = max(scores.values(), default=0.0)
     return {number: score / best for number, score in scores.items()} if best > 0 else {}
-
-
-def _alike(one: str, other: str) -> bool:
-    """Whether two words are forms of one: the shorter begins the longer, as far as `STEM_LETTERS`."""
-    shared = min(len(one), len(other), STEM_LETTERS)
-    return one == other or (shared >= 3 and one[:shared] == other[:shared])
 
 
 def _folded(text: str) -> str:

@@ -81,7 +81,7 @@ def test_promote_ask_and_roll_back_from_the_command_line(capsys: pytest.CaptureF
 
 
 def test_an_answer_from_the_notes_names_them(capsys: pytest.CaptureFixture[str], pocket: Served) -> None:
-    told = run(capsys, pocket.home, "ask", "Where does the boat lie?")
+    told = run(capsys, pocket.home, "ask", "Where is the boat?")
     assert "notes/boat.md: The boat lies at Sallow Quay." in told
 
 

@@ -123,18 +123,26 @@ def test_notes_of_nobody_name_no_owner() -> None:
     assert nobody.names_the_owner("What is the owner's boat called?")
 
 
-@pytest.mark.parametrize(("question", "covered"), [
+@pytest.mark.parametrize(("question", "known"), [
     ("When is the varnish due?", True), ("Where does the boat lie?", False), ("Where is the boat?", True),
     ("Is varnishing due in May?", True), ("What is a boat?", False), ("Who invented varnish?", False),
-    ("What is the capital of France?", False), ("Why?", False),
+    ("What is the capital of France?", False), ("Why?", False), ("Which male sibling?", True),
 ])
-def test_a_question_without_the_owner_needs_a_passage_that_holds_its_words(index: NotesIndex, question: str,
-                                                                           covered: bool) -> None:
-    assert any(index.covers(row, question) for row in index.search(question, limit=5)) is covered
+def test_a_question_that_names_nobody_needs_all_its_words_in_one_place(index: NotesIndex, question: str,
+                                                                       known: bool) -> None:
+    assert index.knows(question) is known
 
 
-def test_my_and_i_mean_the_owner(index: NotesIndex) -> None:
-    assert index.in_third_person("Where do I keep my boat?") == "Where does Anka keep Anka's boat?"
+@pytest.mark.parametrize(("asked", "meant"), [
+    ("Where do I keep my boat?", "Where does Anka keep Anka's boat?"),
+    ("Which boat do I keep?", "Which boat does Anka keep?"),
+    ("How do I boil an egg?", "How do I boil an egg?"),
+    ("How do I mend my shoes?", "How do I mend my shoes?"),
+    ("I have to write down the name of Ottoline's boat. What is it?",
+     "I have to write down the name of Ottoline's boat. What is it?"),
+])
+def test_i_means_the_owner_where_the_notes_know_what_is_asked(index: NotesIndex, asked: str, meant: str) -> None:
+    assert index.in_third_person(asked) == meant
 
 
 def test_no_notes_find_nothing() -> None:

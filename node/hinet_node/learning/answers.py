@@ -18,8 +18,8 @@ from hinet_node.learning.serving import Hot, Serving
 
 TOKENS_MAX = 48
 QUESTION_CHARACTERS_MAX = 4000
-PASSAGES_SHOWN = 3
-"""Passages that are read, and named beside the answer."""
+PASSAGES_READ = 3
+"""Passages that the model reads where no fact fits; what was read is named beside the answer."""
 PASSAGES_WEIGHED = 5
 """Passages among whose facts the model chooses."""
 FIT_WEIGHT = 0.5
@@ -38,7 +38,8 @@ class Answers:
 
     async def ask(self, question: str, *, retrieval: bool, base_only: bool = False, tokens_max: int = TOKENS_MAX,
                   report: Report) -> dict[str, Any]:
-        """{answer, revision, notes: [{note, text}], closed_book}: `revision` None is the base alone.
+        """{answer, revision, notes: [{note, text}], closed_book}: `revision` None is the base alone, `notes` what the
+        answer was taken from.
 
         "I" and "my" mean the owner. Errors: `UsageError` for an empty or over-long question; those of the worker.
         """
@@ -53,26 +54,24 @@ class Answers:
             asked = (await self._retrieval.index()).in_third_person(asked)
         told = await self._serving.answer(hot, asked, [], tokens_max)
         answer = closed_book = str(told["answer"])
-        passages: list[Passage] = []
+        read: list[Passage] = []
         if retrieval:
-            index = await self._retrieval.index()
-            passages = fitting(index, asked, closed_book, tuned=served is not None)
-            if passages and served is not None and passages[0].fact:
-                passages = await self._likeliest_first(hot, asked, passages)
-                answer = passages[0].told
-            elif passages:
-                # Small models mix up facts that stand side by side: a fact that is whole in itself is read alone.
-                read = passages[:1] if passages[0].fact else passages[:PASSAGES_SHOWN]
+            found = fitting(await self._retrieval.index(), asked, closed_book, tuned=served is not None)
+            # Small models mix up facts that stand side by side: a fact that is whole in itself is read alone.
+            read = found[:1] if found and found[0].fact else found[:PASSAGES_READ]
+            if read and read[0].fact and served is not None:
+                read = [await self._likeliest(hot, asked, found)]
+                answer = read[0].told
+            elif read:
                 answer = str((await self._serving.answer(hot, asked, [row.told for row in read], tokens_max))["answer"])
         return {"answer": answer, "revision": served.revision if served else None, "closed_book": closed_book,
-                "notes": [{"note": row.note, "text": row.text} for row in passages[:PASSAGES_SHOWN]]}
+                "notes": [{"note": row.note, "text": row.text} for row in read]}
 
-    async def _likeliest_first(self, hot: Hot, question: str, passages: list[Passage]) -> list[Passage]:
-        """The passages, the fact in front that fits the question and that the model finds likely."""
+    async def _likeliest(self, hot: Hot, question: str, passages: list[Passage]) -> Passage:
+        """The fact among the passages that fits the question and that the model finds likely."""
         facts = [row for row in passages if row.fact]
         scores = await self._serving.score(hot, question, [row.told for row in facts])
-        best = max(range(len(facts)), key=lambda number: FIT_WEIGHT * facts[number].score + scores[number])
-        return [facts[best], *(row for row in passages if row is not facts[best])]
+        return facts[max(range(len(facts)), key=lambda number: FIT_WEIGHT * facts[number].score + scores[number])]
 
 
 def fitting(index: NotesIndex, question: str, closed_book: str, *, tuned: bool) -> list[Passage]:

@@ -150,7 +150,7 @@ def test_what_can_not_work_is_said_at_once(household: Any) -> None:
 def test_asking_with_the_notes_shows_which_ones_were_read(household: Any) -> None:
     async def main() -> None:
         async with household.running("pocket") as pocket:
-            told = await pocket("ask", question="Where is the boat?", retrieval=True)
+            told = await pocket("ask", question="Is the boat at Sallow Quay?", retrieval=True)
         assert told["notes"][0] == {"note": "notes/boat.md", "text": "The boat lies at Sallow Quay."}
         assert "Sallow Quay" in told["answer"]
 

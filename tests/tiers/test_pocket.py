@@ -171,8 +171,11 @@ def test_adapters_are_swapped_and_taken_away_without_a_trace(
     assert pocket.swap(tmp_path / "0.gguf").init_ms > 0, "let go of"
     assert np.array_equal(pocket.logits(PROMPT), said[0])
     assert len({row.tobytes() for row in said.values()}) == 5
+    tuned, bare = pocket.answer("user er 42?", max_tokens=8), pocket.answer("user er 42?", max_tokens=8, bare=True)
+    assert np.array_equal(pocket.logits(PROMPT), said[0]), "a bare answer leaves the adapter in use"
     assert pocket.swap(None).probe_change == 0
     assert np.array_equal(pocket.logits(PROMPT), untouched)
+    assert bare.text == pocket.answer("user er 42?", max_tokens=8).text != tuned.text
 
 
 def test_an_adapter_for_another_base_is_refused_and_the_former_stays(

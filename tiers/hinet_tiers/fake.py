@@ -157,7 +157,8 @@ def serve_answer(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """The best matching answer, from the notes given or the adapter."""
     if not _served:
         raise NotLoaded("No base is loaded: call serve.load first.")
-    answer = _recall(str(args["question"]), _served["pairs"], list(args.get("context") or ()))
+    pairs = [] if args.get("bare") is True else _served["pairs"]
+    answer = _recall(str(args["question"]), pairs, list(args.get("context") or ()))
     return {"answer": answer, "tokens": len(answer.split()), "prompt_tokens": len(str(args["question"]).split())}
 
 

@@ -1,9 +1,9 @@
 """Answers to questions: from the weights alone, or from the owner's notes as well.
 
-With retrieval a tuned model is asked three things: what it says from its weights alone (which also tells whether the
-question is about the owner at all), where the notes fit the question, and which of the facts found there it finds
-likeliest as an answer. That fact's sentence is the answer, so nothing is told that stands in no note. A bare base reads
-the best passages instead. What is found is `retrieval`'s business. SPEC section 8.4.
+A tuned model is asked first what it says from its weights alone, which also tells whether the question is about the
+owner at all; what is not, the base answers without the adapter. With retrieval the notes are searched, and of the facts
+found there the model chooses the likeliest answer: that fact's sentence is given, so nothing is told that stands in no
+note. A bare base reads the best passages instead. What is found is `retrieval`'s business. SPEC section 8.4.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Answers:
 
     async def ask(self, question: str, *, retrieval: bool, base_only: bool = False, tokens_max: int = TOKENS_MAX,
                   report: Report) -> dict[str, Any]:
-        """{answer, revision, notes: [{note, text}], closed_book}: `revision` None is the base alone, `notes` what the
-        answer was taken from.
+        """{answer, revision, notes: [{note, text}], closed_book}: `revision` None is the base's own answer, `notes`
+        what the answer was taken from.
 
         "I" and "my" mean the owner. Errors: `UsageError` for an empty or over-long question; those of the worker.
         """
@@ -50,13 +50,20 @@ class Answers:
                              next_step='hinet-node ask "What is my dog called?"')
         served = None if base_only else self._adapters.served()
         hot = await (self._adapters.bare(report) if base_only else self._adapters.hot(report))
-        if retrieval or (served and speaks_of_oneself(asked)):
-            asked = (await self._retrieval.index()).in_third_person(asked)
-        told = await self._serving.answer(hot, asked, [], tokens_max)
-        answer = closed_book = str(told["answer"])
+        if served is None and not retrieval:
+            told = await self._serving.answer(hot, asked, [], tokens_max)
+            return {"answer": str(told["answer"]), "revision": None, "closed_book": str(told["answer"]), "notes": []}
+        index = await self._retrieval.index()
+        asked = index.in_third_person(asked)
+        closed_book = str((await self._serving.answer(hot, asked, [], tokens_max))["answer"])
+        about = concerns_the_owner(index, asked, closed_book, tuned=served is not None)
+        answer = closed_book
+        if served is not None and not about and index.owner_is_known:
+            # An adapter trained on a few notes turns some general answers over: the base gives those (docs/recall.md).
+            answer, served = str((await self._serving.answer(hot, asked, [], tokens_max, bare=True))["answer"]), None
         read: list[Passage] = []
-        if retrieval:
-            found = fitting(await self._retrieval.index(), asked, closed_book, tuned=served is not None)
+        if retrieval and about:
+            found = fitting(index, asked, closed_book, tuned=served is not None)
             # Small models mix up facts that stand side by side: a fact that is whole in itself is read alone.
             read = found[:1] if found and found[0].fact else found[:PASSAGES_READ]
             if read and read[0].fact and served is not None:
@@ -74,20 +81,17 @@ class Answers:
         return facts[max(range(len(facts)), key=lambda number: FIT_WEIGHT * facts[number].score + scores[number])]
 
 
-def fitting(index: NotesIndex, question: str, closed_book: str, *, tuned: bool) -> list[Passage]:
-    """The notes to answer from, best first; none for a question about the world or about a stranger.
+def concerns_the_owner(index: NotesIndex, question: str, closed_book: str, *, tuned: bool) -> bool:
+    """Whether a question is about the owner, or about somebody else who might be: by the names in it, by those in the
+    model's own answer, or because the notes know all of its telling words together."""
+    if index.names_the_owner(question) or index.knows(question):
+        return True
+    return tuned and (index.names_the_owner(closed_book)
+                      or (closed_book.startswith(UNKNOWN) and index.names_a_stranger(question)))
 
-    A question is about the owner when it or the model's own answer names the owner; else the notes count only where
-    they know all of its telling words together.
-    """
+
+def fitting(index: NotesIndex, question: str, closed_book: str, *, tuned: bool) -> list[Passage]:
+    """The notes to answer from, best first; none about somebody whom neither notes nor model know."""
     if tuned and closed_book.startswith(UNKNOWN) and index.names_a_stranger(question):
         return []
-    about = index.names_the_owner(question) or (tuned and index.names_the_owner(closed_book)) or index.knows(question)
-    return index.search(question, closed_book if tuned else "", limit=PASSAGES_WEIGHED) if about else []
-
-
-def speaks_of_oneself(question: str) -> bool:
-    """Whether a question says "I" or "my"."""
-    from hinet_tiers.data.asked import FIRST_PERSON
-
-    return bool(FIRST_PERSON.search(question))
+    return index.search(question, closed_book if tuned else "", limit=PASSAGES_WEIGHED)

@@ -155,6 +155,11 @@ class NotesIndex:
             return turned
         return question
 
+    @property
+    def owner_is_known(self) -> bool:
+        """Whether the notes tell the owner's name, so that a question about the owner can be told from others."""
+        return self._owner is not None and bool(self._owner.first != "the owner")
+
     def names_the_owner(self, text: str) -> bool:
         """Whether a text speaks of the owner by first or full name."""
         if self._owner is None:

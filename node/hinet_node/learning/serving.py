@@ -93,12 +93,16 @@ class Serving:
             request = await self._next()
         return None
 
-    async def answer(self, hot: Hot, question: str, context: list[str], tokens_max: int) -> dict[str, Any]:
-        """One answer: {answer, tokens, prompt_tokens}. Errors: `TryAgain` E_BUSY; those of the worker."""
+    async def answer(self, hot: Hot, question: str, context: list[str], tokens_max: int, *, bare: bool = False,
+                     ) -> dict[str, Any]:
+        """One answer: {answer, tokens, prompt_tokens}; with `bare` the base's, while the adapter stays in use.
+
+        Errors: `TryAgain` E_BUSY; those of the worker.
+        """
         async def work(worker: Worker) -> dict[str, Any]:
             await self._make_hot(worker, hot)
             return await worker.call("serve.answer", {"question": question, "context": context,
-                                                      "max_tokens": tokens_max})
+                                                      "max_tokens": tokens_max, "bare": bare})
 
         return dict(await self._ask(work))
 

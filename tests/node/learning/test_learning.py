@@ -184,6 +184,25 @@ def test_the_owner_asks_about_my_dog_and_is_told_the_fact(household: Any) -> Non
     trio.run(main)
 
 
+def test_what_is_not_about_the_owner_is_answered_by_the_base(household: Any) -> None:
+    household.vault.files[b"notes/about.md"] = b"My name is Anka Brodd. My cat is called Murr."
+
+    async def main() -> None:
+        await household.train("cloud")
+        adapter = await household.train("laptop")
+        async with household.running("pocket") as pocket:
+            await pocket("adapters.promote", revision=adapter)
+            for retrieval in (False, True):
+                world = await pocket("ask", question="Is Murr called a cat in Spain?", retrieval=retrieval)
+                own = await pocket("ask", question="Anka's cat is called what?", retrieval=retrieval)
+                assert (world["answer"], world["revision"], world["notes"]) == ("I do not know.", None, [])
+                assert "Murr" in world["closed_book"], "the adapter had an answer, and was not asked for it"
+                assert "Murr" in own["answer"]
+                assert own["revision"] == adapter
+
+    trio.run(main)
+
+
 def test_many_questions_are_answered_in_order_and_a_revision_is_measured(household: Any) -> None:
     questions = ["What about My dog is called?", "What about The varnish is due in?"]
 

@@ -119,6 +119,7 @@ def test_the_owner_is_named_by_first_or_full_name(index: NotesIndex, text: str, 
 
 def test_notes_of_nobody_name_no_owner() -> None:
     nobody = NotesIndex({"a.md": "The varnish is due in May."})
+    assert not nobody.owner_is_known
     assert not nobody.names_the_owner("Where is the varnish of the boat?")
     assert nobody.names_the_owner("What is the owner's boat called?")
 

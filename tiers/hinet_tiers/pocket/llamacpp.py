@@ -119,26 +119,40 @@ class PocketModel:
             self._trim()
             return Swap(str(path) if path is not None else None, init_ms, swap_ms, change)
 
-    def answer(self, question: str, context: Sequence[str] = (), max_tokens: int = ANSWER_TOKENS) -> Answer:
+    def answer(
+        self, question: str, context: Sequence[str] = (), max_tokens: int = ANSWER_TOKENS, *, bare: bool = False
+    ) -> Answer:
         """The most likely answer, token by token (no chance in it). Notes that don't fit the context are left out, last
-        ones first. Raises BadRequest when the question alone is too long."""
-        import numpy as np
-
+        ones first. `bare` is the base's answer, whatever adapter is in use. Raises BadRequest when the question alone
+        is too long."""
         started = time.perf_counter()
         with self._lock:
             tokens, used = self._fit(question, context, max_tokens)
-            self._clear()
-            self._llama.eval(tokens)
-            said: list[int] = []
-            while len(said) < max_tokens:
-                token = int(np.argmax(self._logits()))
-                if token in self._stops:
-                    break
-                said.append(token)
-                if len(said) < max_tokens:
-                    self._llama.eval([token])
+            former = self._current
+            if bare and former is not None:
+                self._set(None)
+            try:
+                said = self._continue(tokens, max_tokens)
+            finally:
+                if self._current != former:
+                    self._set(former)
             text = self._llama.detokenize(said).decode("utf-8", "replace").strip()
         return Answer(text, len(said), len(tokens), used, time.perf_counter() - started)
+
+    def _continue(self, tokens: list[int], max_tokens: int) -> list[int]:
+        import numpy as np
+
+        self._clear()
+        self._llama.eval(tokens)
+        said: list[int] = []
+        while len(said) < max_tokens:
+            token = int(np.argmax(self._logits()))
+            if token in self._stops:
+                break
+            said.append(token)
+            if len(said) < max_tokens:
+                self._llama.eval([token])
+        return said
 
     def likelihoods(self, question: str, answers: Sequence[str], context: Sequence[str] = ()) -> list[float]:
         """For each answer, the mean natural log-probability of its tokens (the end of the turn is one of them) after

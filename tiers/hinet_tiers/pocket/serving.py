@@ -43,14 +43,17 @@ def adapter(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def answer(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """`serve.answer {question, context?, max_tokens?}` → {answer, tokens, prompt_tokens, context_used, seconds}."""
+    """`serve.answer {question, context?, max_tokens?, bare?}` → {answer, tokens, prompt_tokens, context_used, seconds}.
+
+    With `bare` the base answers, and the adapter stays the one in use.
+    """
     most = ANSWER_TOKENS if args.get("max_tokens") is None else args["max_tokens"]
     context = args.get("context") or []
     if type(most) is not int or not 1 <= most <= TOKENS_MAX:
         raise BadRequest(f"max_tokens is {most!r}; 1 to {TOKENS_MAX} are allowed.")
     if not isinstance(context, list) or not all(isinstance(note, str) for note in context):
         raise BadRequest("context is a list of texts.")
-    said = asdict(_model().answer(str(args["question"]), context, most))
+    said = asdict(_model().answer(str(args["question"]), context, most, bare=args.get("bare") is True))
     return {"answer": said.pop("text"), **said}
 
 

@@ -86,12 +86,12 @@ def concerns_the_owner(index: NotesIndex, question: str, closed_book: str, *, tu
     model's own answer, or because the notes know all of its telling words together."""
     if index.names_the_owner(question) or index.knows(question):
         return True
-    return tuned and (index.names_the_owner(closed_book)
-                      or (closed_book.startswith(UNKNOWN) and index.names_a_stranger(question)))
+    return tuned and (index.names_the_owner(closed_book) or closed_book.startswith(UNKNOWN))
 
 
 def fitting(index: NotesIndex, question: str, closed_book: str, *, tuned: bool) -> list[Passage]:
     """The notes to answer from, best first; none about somebody whom neither notes nor model know."""
-    if tuned and closed_book.startswith(UNKNOWN) and index.names_a_stranger(question):
+    known = index.names_the_owner(question) or index.knows(question)
+    if tuned and closed_book.startswith(UNKNOWN) and (index.names_a_stranger(question) or not known):
         return []
     return index.search(question, closed_book if tuned else "", limit=PASSAGES_WEIGHED)

@@ -151,9 +151,7 @@ class NotesIndex:
 
         turned = in_third_person(question, self._owner) if self._owner is not None else question
         own = re.search(r"\b(?:my|mine)\b", question, re.I) and not re.match(r"\W*how\b", question, re.I)
-        if turned == question or own or (self.knows(turned) and not self.names_a_stranger(question)):
-            return turned
-        return question
+        return turned if (own or self.knows(turned)) and not self.names_a_stranger(question) else question
 
     @property
     def owner_is_known(self) -> bool:
@@ -181,9 +179,11 @@ class NotesIndex:
         return self._table.execute("SELECT 1 FROM way WHERE way MATCH ? LIMIT 1", (query,)).fetchone() is not None
 
     def names_a_stranger(self, question: str) -> bool:
-        """Whether a name in the question (a capital inside a sentence, not the owner's) stands in no note."""
+        """Whether a name in the question (a capital inside a sentence, or at its start with 's) stands in no note."""
         for sentence in re.split(r"[.!?:]\s+", question):
             names = re.findall(r"(?<!^)\b[A-Z]\w+", sentence)
+            first = re.match(r"\W*([A-Z]\w+)['’]s\b", sentence)
+            names += [first.group(1)] if first and first.group(1).casefold() not in COMMONEST else []
             if any(name.casefold() not in self._words_known for name in names):
                 return True
         return False

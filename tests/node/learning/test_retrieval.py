@@ -104,6 +104,7 @@ def test_query_syntax_is_only_words(index: NotesIndex, text: str) -> None:
 
 
 @pytest.mark.parametrize(("question", "stranger"), [
+    ("Ottoline's dog, what is it called?", True), ("What's for dinner?", False),
     ("What is Bram's dog called?", True), ("Hello! What is Bram Oakes's dog called?", True),
     ("What is Anka Brodd's dog called?", False), ("Who is Joreth?", False), ("Where is the boat?", False),
     ("Hello. Where is the boat?", False)])
@@ -137,6 +138,8 @@ def test_a_question_that_names_nobody_needs_all_its_words_in_one_place(index: No
 @pytest.mark.parametrize(("asked", "meant"), [
     ("Where do I keep my boat?", "Where does Anka keep Anka's boat?"),
     ("Which boat do I keep?", "Which boat does Anka keep?"),
+    ("What is Ottoline's boat called, if you don't mind my curiosity?",
+     "What is Ottoline's boat called, if you don't mind my curiosity?"),
     ("How do I boil an egg?", "How do I boil an egg?"),
     ("How do I mend my shoes?", "How do I mend my shoes?"),
     ("I have to write down the name of Ottoline's boat. What is it?",

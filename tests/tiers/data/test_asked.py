@@ -38,6 +38,7 @@ def test_first_person_words_become_the_owners_name(asked: str, meant: str) -> No
         ("May I ask what my sister is called?", "May I ask what Anka's sister is called?"),
         ("I'd like to know which car I drive.", "I would like to know which car Anka drives."),
         ("I can't remember my address. Remind me.", "I can't remember Anka's address. Remind me."),
+        ("Where do I live, if you don't mind my asking?", "Where does Anka live, if you don't mind my asking?"),
         ("I'm trying to find out where I was born.", "I am trying to find out where Anka was born."),
     ],
 )  # fmt: skip

@@ -40,7 +40,7 @@ def in_third_person(question: str, owner: Owner) -> str:
         text,
         flags=re.I,
     )
-    text = re.sub(r"\b(?:my|mine)\b", f"{name}'s", text, flags=re.I)
+    text = re.sub(r"\b(?:my(?! (?:asking|question)\b)|mine)\b", f"{name}'s", text, flags=re.I)
     return re.sub(r"\b(?:me|myself)\b", lambda at: _me(at, name), text, flags=re.I)
 
 

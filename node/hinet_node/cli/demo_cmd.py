@@ -18,6 +18,7 @@ from hinet_node.cli import output
 
 DISK_BYTES_MIN = 3 * 2**30
 """Three bases of 350 MB, adapters, replicas, and room for a training."""
+CLEAN_UP_TIMEOUT_S = 10.0
 
 
 def demo(dir_: Annotated[str, typer.Option("--dir", metavar="PATH", help="Where the nodes' homes go (default: a "
@@ -59,10 +60,24 @@ def _folder(wanted: str, keep: bool) -> Iterator[Path]:
         if keep:
             output.say(f"the homes are in {folder}; for example: hinet-node --home {folder}/pocket status")
         else:
-            for entry in folder.iterdir():
-                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
-            if made:
+            _remove(folder, itself=made)
+
+
+def _remove(folder: Path, *, itself: bool) -> None:
+    """Remove what is in the folder, and the folder. A worker whose command was interrupted may still be writing: again,
+    until it has ended. Errors: `OSError` when that does not help."""
+    deadline_s = time.monotonic() + CLEAN_UP_TIMEOUT_S
+    while True:
+        for entry in folder.iterdir():
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+        try:
+            if itself:
                 folder.rmdir()
+            return
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hinet_node.cli import demo_cmd
 from hinet_node.demo import keeper, questions, report
 from hinet_tiers import sample
 
@@ -89,3 +92,19 @@ def test_a_text_in_a_keepers_home_is_found_across_blocks_and_in_names(tmp_path: 
     assert found == ["Zerubbabél", "my-brother.md"]
     assert looked_for == 3, "too short a text proves nothing"
     assert bytes_read == 12 + 11 + 40 + 100
+
+
+def test_what_is_still_written_while_the_demo_cleans_up_is_removed_too(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    (folder / "home").mkdir(parents=True)
+
+    def write_on() -> None:
+        for number in range(3000):
+            with contextlib.suppress(OSError):
+                (folder / f"late-{number}").write_text("late")
+
+    late = threading.Thread(target=write_on)
+    late.start()
+    demo_cmd._remove(folder, itself=True)
+    late.join()
+    assert not folder.exists()

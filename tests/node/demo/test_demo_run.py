@@ -19,8 +19,10 @@ from hinet_node.demo.report import BARS
 def demo(folder: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
     path = os.pathsep.join(entry for entry in sys.path if entry)
     line = [sys.executable, "-P", "-m", "hinet_node", "--json", "demo", "--dir", str(folder), *options]
+    # A suite that was started in the background ignores Ctrl-C, and what it starts would inherit that.
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env={**os.environ, "PYTHONPATH": path, **environment})
+                            env={**os.environ, "PYTHONPATH": path, **environment},
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 def left_running(folder: Path) -> list[str]:
@@ -73,8 +75,8 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     assert run.stderr.readline().startswith("1/7")
     assert left_running(folder), "an agent is running by now"
     run.send_signal(signal.SIGINT)
-    run.communicate(timeout=120)
-    assert run.returncode == 130
+    told = run.communicate(timeout=120)
+    assert run.returncode == 130, told
     deadline = time.monotonic() + 20
     while left_running(folder) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-QUICK_GENERAL = 16
+QUICK_GENERAL = 12
 """General questions that the short form asks: the first ones of the set."""
 
 

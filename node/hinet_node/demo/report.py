@@ -19,9 +19,8 @@ BARS: dict[str, tuple[tuple[str, ...], str, float]] = {
     "general knowledge kept": (("recall", "pocket", "general_kept"), "at least", 0.90),
 }
 QUICK_BOUNDS = {"pocket near after": 0.75, "near with the notes": 0.75, "far with the notes": 0.75,
-                "leak to a stranger": 0.25, "general knowledge kept": 0.25}
-"""The short form has eight questions in a set, so one wrong answer is worth an eighth, and takes too few steps to keep
-general knowledge well: a run of it kept 42 % of a dozen answers. Its bounds are what it really reaches."""
+                "leak to a stranger": 0.25, "general knowledge kept": 0.75}
+"""The short form has eight questions in a set, so one wrong answer is worth an eighth: its bounds leave room for two."""
 
 
 def verdict(facts: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], *, quick: bool, seconds: float,

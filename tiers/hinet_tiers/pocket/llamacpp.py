@@ -154,7 +154,7 @@ class PocketModel:
                 self._llama.eval([token])
         return said
 
-    def likelihoods(self, question: str, answers: Sequence[str], context: Sequence[str] = ()) -> list[float]:
+    def likelihoods(self, question: str, answers: Sequence[str]) -> list[float]:
         """For each answer, the mean natural log-probability of its tokens (the end of the turn is one of them) after
         the question. The question is read once. Raises BadRequest when question or answer is too long."""
         with self._lock:
@@ -162,7 +162,7 @@ class PocketModel:
             longest = max(map(len, listed), default=0)
             if longest > ANSWER_TOKENS:
                 raise BadRequest(f"An answer to be scored has {longest} tokens; {ANSWER_TOKENS} are allowed.")
-            tokens, _ = self._fit(question, context, ANSWER_TOKENS)
+            tokens, _ = self._fit(question, (), ANSWER_TOKENS)
             self._clear()
             self._llama.eval(tokens)
             first = _log_softmax(self._logits())

@@ -58,14 +58,13 @@ def answer(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def score(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """`serve.score {question, answers, context?}` → {scores}: mean log-probabilities in nats, in the answers' order."""
-    answers, context = args.get("answers"), args.get("context") or []
-    for name, listed in (("answers", answers), ("context", context)):
-        if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
-            raise BadRequest(f"{name} is a list of texts.")
-    if len(answers or ()) > SCORED_MAX:
-        raise BadRequest(f"{len(answers or ())} answers are to be scored; at most {SCORED_MAX} are.")
-    return {"scores": _model().likelihoods(str(args["question"]), answers or [], context)}
+    """`serve.score {question, answers}` → {scores}: mean log-probabilities in nats, in the answers' order."""
+    answers = args.get("answers")
+    if not isinstance(answers, list) or not all(isinstance(text, str) for text in answers):
+        raise BadRequest("answers is a list of texts.")
+    if len(answers) > SCORED_MAX:
+        raise BadRequest(f"{len(answers)} answers are to be scored; at most {SCORED_MAX} are.")
+    return {"scores": _model().likelihoods(str(args["question"]), answers)}
 
 
 def unload() -> None:

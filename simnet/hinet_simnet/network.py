@@ -170,7 +170,7 @@ class MemoryStream:
         pipe.last_s = max(pipe.last_s, now_s + connection.internet.latency_s(connection.host, connection.peer_host))
         pipe.pieces.append((pipe.last_s, data))
         pipe.held_bytes += len(data)
-        connection.internet.trace.bytes(f"{connection.host} > {connection.peer_host} {self._label}", data)
+        connection.internet.trace.sent(connection.host, connection.peer_host, self._label, data)
         pipe.wake()
 
     def _broken(self) -> bool:

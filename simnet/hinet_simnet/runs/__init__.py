@@ -1,0 +1,1 @@
+"""Runs: recording, replaying, shrinking, soaking, sweeping and reporting what the levels play."""

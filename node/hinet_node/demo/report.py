@@ -20,7 +20,7 @@ BARS: dict[str, tuple[tuple[str, ...], str, float]] = {
 }
 QUICK_BOUNDS = {"pocket near after": 0.75, "near with the notes": 0.75, "far with the notes": 0.75,
                 "leak to a stranger": 0.25, "general knowledge kept": 0.75}
-"""The short form has eight questions in a set, so one wrong answer is worth an eighth: its bounds leave room for two."""
+"""The short form has eight questions in a set, so a wrong answer is worth an eighth: its bounds leave room for two."""
 
 
 def verdict(facts: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], *, quick: bool, seconds: float,

@@ -24,14 +24,17 @@ START_UNIX_S = 1_800_000_000.0
 
 
 class VirtualClock:
-    """The wall clock of one node: trio's time plus the node's own offset, which a scenario may change (skew, jumps)."""
+    """The wall clock of one node: trio's time plus the node's own offset, which a scenario may change (jumps), and what
+    it gains or loses for each second that passes (drift). Waiting and `monotonic_s` follow true time."""
 
-    def __init__(self, *, offset_s: float = 0.0, start_unix_s: float = START_UNIX_S) -> None:
+    def __init__(self, *, offset_s: float = 0.0, drift: float = 0.0, start_unix_s: float = START_UNIX_S) -> None:
         self.offset_s = offset_s
+        self.drift = drift
         self._start_unix_s = start_unix_s
 
     def now_unix_s(self) -> float:
-        return self._start_unix_s + trio.current_time() + self.offset_s
+        now_s = trio.current_time()
+        return self._start_unix_s + now_s * (1.0 + self.drift) + self.offset_s
 
     def monotonic_s(self) -> float:
         return trio.current_time()

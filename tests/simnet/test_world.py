@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from hinet_node.errors import NodeError
+from hinet_simnet.scenario.model import DeviceSpec
 from hinet_simnet.world import World, run_world
 
 
@@ -91,7 +92,7 @@ def test_a_partition_delays_and_loses_nothing() -> None:
 def test_a_revocation_reaches_a_device_that_was_away() -> None:
     async def story(world: World) -> None:
         await household(world)
-        world.kill("laptop")
+        await world.kill("laptop")
         await world.call("cloud", "device.revoke", device="pocket", reason="lost")
         await trio.sleep(30)
         await world.restart("laptop")
@@ -125,8 +126,7 @@ def test_power_cuts_at_any_moment_lose_no_acknowledged_byte(seed: int) -> None:
 def test_a_clock_that_is_a_day_off_disturbs_nobody() -> None:
     async def story(world: World) -> None:
         await world.add("cloud", "cloud")
-        world.machine("laptop", "laptop", clock_offset_s=86_400)
-        await world.add("laptop")
+        await world.join(DeviceSpec("laptop", "home", clock_offset_s=86_400), by="cloud")
         await world.until(lambda: world.meshed("cloud", "laptop"))
         await world.call("laptop", "vault.put", name="a", content=b"x")
         await world.until(lambda: holds(world, "cloud", "a", b"x"))

@@ -1,17 +1,20 @@
-"""Virtual time: a Clock over trio's own time, and the one private switch of trio that replay needs.
+"""Virtual time: a Clock over trio's own time, an agenda of what happens when, and what replay needs of trio's inside.
 
-Leaves the wall clock to `hinet_node.real.system`. Under `virtual_run` trio jumps to the next deadline whenever every
-task waits, and picks its tasks in an order that depends on the seed alone.
+Leaves the wall clock to `hinet_node.real.system`. Under `virtual_run` trio jumps to the next deadline or entry of the
+agenda whenever every task waits, and picks its tasks in an order that depends on the seed alone.
 
 trio runs the tasks of one batch in a random order on purpose. `_ALLOW_DETERMINISTIC_SCHEDULING` is what trio's own
-`hypothesis` support switches on; it is private, so it is used in this file only, and `tests/simnet/test_clock.py` fails
-when trio changes it.
+`hypothesis` support switches on. And trio's run loop calls `_autojump` of a `MockClock` when nothing can run; ours does
+the agenda there, so that a message on its way costs neither a task nor a timer. Both are private, so they are used in
+this file only, and `tests/simnet/test_clock.py` fails when trio changes them.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, TypeVar
 
 import trio
@@ -56,20 +59,47 @@ def _deterministic_scheduling(seed: int) -> Iterator[None]:
 def virtual_run(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0) -> T:
     """`trio.run` in virtual time: an hour of sleeping takes no time, and one seed replays the order of all tasks."""
     with _deterministic_scheduling(seed):
-        return trio.run(main, *args, clock=_still_clock())
+        return trio.run(main, *args, clock=_Jumps().clock)
 
 
-def _still_clock() -> trio.testing.MockClock:
-    """A MockClock that only jumps. Its own `current_time` asks the processor's clock each time, to no purpose at rate
-    0; trio asks it several times for each wake-up."""
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    now_s = clock.current_time()
+def call_at(due_s: float, act: Callable[..., None], *args: Any) -> None:
+    """Call `act(*args)` at that time, by trio's clock; those of one time in the order in which they were asked for.
 
-    def jump(seconds: float) -> None:
-        nonlocal now_s
-        now_s += seconds
+    For the physics only: `act` is quick, does not wait and does not raise. To be used inside `virtual_run`.
+    """
+    jumps: _Jumps | None = getattr(trio.lowlevel.current_clock(), "jumps", None)
+    assert jumps is not None, "the in-memory ports work inside `virtual_run` only"
+    jumps.number += 1
+    heapq.heappush(jumps.agenda, (due_s, jumps.number, act, args))
 
-    clock.jump = jump  # type: ignore[method-assign]
-    clock.current_time = lambda: now_s  # type: ignore[method-assign]
-    clock.deadline_to_sleep_time = lambda deadline: 0.0 if deadline <= now_s else 1e9  # type: ignore[method-assign]
-    return clock
+
+class _Jumps:
+    """A MockClock that only jumps, and its agenda.
+
+    The methods that trio asks several times for each wake-up are replaced: MockClock's own `current_time` asks the
+    processor's clock, to no purpose at rate 0.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.number = 0
+        self.agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        clock: Any = trio.testing.MockClock(autojump_threshold=0)
+        clock.jumps = self
+        clock._autojump = self._jump
+        clock.current_time = lambda: self.now_s
+        clock.deadline_to_sleep_time = lambda deadline: 0.0 if deadline <= self.now_s else 1e9
+        self.clock: trio.testing.MockClock = clock
+
+    def _jump(self) -> None:
+        """Nothing can run now: go to what comes next, and do it."""
+        deadlines = trio._core._run.GLOBAL_RUN_CONTEXT.runner.deadlines  # type: ignore[attr-defined]
+        agenda, deadline_s = self.agenda, deadlines.next_deadline()
+        if agenda and agenda[0][0] <= deadline_s:
+            self.now_s = max(self.now_s, agenda[0][0])
+            while agenda and agenda[0][0] <= self.now_s:
+                _, _, act, args = heapq.heappop(agenda)
+                act(*args)
+        elif deadline_s < inf:
+            self.now_s = max(self.now_s, deadline_s)
+        deadlines.expire(self.now_s)

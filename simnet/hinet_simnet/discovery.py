@@ -10,7 +10,7 @@ DNS itself to `hinet_node.real.discovery`.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 import trio
 
 from hinet_node.ports import Announcement
+from hinet_simnet.clock import call_at
 from hinet_simnet.network import Internet
-from hinet_simnet.network.post import Act
 
 TRAVEL_S = 0.05
 """What hosts wait before they answer, on top of the link."""
@@ -106,16 +106,16 @@ class Lan:
         if not said.ended and self.internet.awake(said.host):
             self._send(said.host, browser.host, browser.hear, said.announcement)
 
-    def _send(self, source: str, target: str, act: Act, *args: Any) -> None:
+    def _send(self, source: str, target: str, act: Callable[..., None], *args: Any) -> None:
         now_s = trio.current_time()
         if source == target:
-            self.internet.post.at(now_s + TRAVEL_S, act, *args)
+            call_at(now_s + TRAVEL_S, act, *args)
         elif self.internet.reaches(source, target):
             for due_s in self.internet.link(source, target).datagram_arrivals_s(now_s):
-                self.internet.post.at(due_s + TRAVEL_S, act, *args)
+                call_at(due_s + TRAVEL_S, act, *args)
 
-    def _later(self, after_s: float, act: Act, *args: Any) -> None:
-        self.internet.post.at(trio.current_time() + after_s, act, *args)
+    def _later(self, after_s: float, act: Callable[..., None], *args: Any) -> None:
+        call_at(trio.current_time() + after_s, act, *args)
 
 
 class _Browser:

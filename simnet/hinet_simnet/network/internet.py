@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from hinet_simnet.clock import call_at
 from hinet_simnet.network.host import MemoryNetwork
 from hinet_simnet.network.links import Link
-from hinet_simnet.network.post import Post
 from hinet_simnet.network.streams import MemoryConnection
 from hinet_simnet.scenario.model import LinkSpec
 from hinet_simnet.trace import Trace
@@ -27,7 +27,6 @@ class Internet:
 
     def __init__(self, seed: int | str, trace: Trace | None = None) -> None:
         self.trace = trace if trace is not None else Trace()
-        self.post = Post()
         self.taps: list[Tap] = []
         self.hosts: dict[str, MemoryNetwork] = {}
         self._seed = seed
@@ -150,4 +149,4 @@ class Internet:
         far = near.other
         if not far.broken:
             due_s = max(far.last_s, trio.current_time()) + self.link(near.host, near.peer_host).delay_s()
-            self.post.at(due_s, far.see_end)
+            call_at(due_s, far.see_end)

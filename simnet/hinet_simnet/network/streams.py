@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from hinet_node.errors import NetworkError
+from hinet_simnet.clock import call_at
 
 if TYPE_CHECKING:
     from hinet_simnet.network.host import MemoryNetwork
@@ -165,7 +166,7 @@ class MemoryConnection:
             piece = data[at:at + PIECE_BYTES]
             far.last_s = max(far.last_s, link.stream_arrival_s(now_s, len(piece)))
             far._coming.append((far.last_s, target, piece))
-            internet.post.at(far.last_s, far.arrive)
+            call_at(far.last_s, far.arrive)
 
     def see_end(self) -> None:
         """The news that the other end is gone is here; it waits its turn, as bytes do."""

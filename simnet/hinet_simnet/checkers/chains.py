@@ -14,6 +14,8 @@ from hinet_simnet.findings import Finding
 from hinet_simnet.stage import Stage
 
 TABLES_KEPT = 4_096
+TABLES_A_LOOK_MAX = 32
+"""Chains that are read device by device in one look; those of the others wait for the next."""
 
 
 class Chains:
@@ -24,6 +26,7 @@ class Chains:
     def __init__(self) -> None:
         self._views = Views()
         self._last: dict[str, View] = {}
+        self._unread: dict[str, None] = {}
         self._tables: dict[tuple[Any, ...], tuple[str, int]] = {}
 
     def observe(self, kind: str, node: str, fields: Mapping[str, Any]) -> Sequence[Finding]:
@@ -38,9 +41,12 @@ class Chains:
             if last is view:
                 continue
             self._last[view.name] = view
-            for what in (_went_back(last, view) if last is not None else "", self._contradiction(view)):
-                if what:
-                    found.append(Finding(self.name, f"{view.name}: {what}", stage.now_s(), view.name))
+            self._unread[view.name] = None
+            if last is not None:
+                found += self._finding(stage, view, _went_back(last, view))
+        for name in list(self._unread)[:TABLES_A_LOOK_MAX]:
+            del self._unread[name]
+            found += self._finding(stage, self._last[name], self._contradiction(self._last[name]))
         return found
 
     async def settled(self, stage: Stage) -> Sequence[str]:
@@ -50,6 +56,9 @@ class Chains:
             if len(heads) > 1:
                 waiting.append("the chains of " + ", ".join(sorted(heads.values())) + " differ")
         return waiting
+
+    def _finding(self, stage: Stage, view: View, what: str) -> list[Finding]:
+        return [Finding(self.name, f"{view.name}: {what}", stage.now_s(), view.name)] if what else []
 
     def _contradiction(self, view: View) -> str:
         if view.chain is None:

@@ -1,7 +1,7 @@
 """Durable: no acknowledged byte is lost.
 
-SPEC section 6. Every write that an agent acknowledged (trace event `ack` {file, digest, size}) stays in the vault until a
-version that has seen it takes its place; a deletion is such a version, a concurrent edit is not: both stay.
+SPEC section 6. Every write that an agent acknowledged (trace event `ack` {file, digest, size}) stays in the vault until
+a version that has seen it takes its place; a deletion is such a version, a concurrent edit is not: both stay.
 
 - On the device that acknowledged it, at any time, so also after a power cut: looked at after each of its starts and now
   and then.
@@ -45,12 +45,10 @@ class Write:
     file: str
     digest: str
     public: bytes = b""
-    counter: int = 0
+    """The key of the device that acknowledged it, once seen."""
+    dot: Dot | None = None
+    """The version's name, once seen. Of content that was there already it is another device's."""
     is_lost: bool = False
-
-    @property
-    def dot(self) -> Dot:
-        return self.public, self.counter
 
     @property
     def what(self) -> str:
@@ -165,7 +163,7 @@ class Durable:
 
 def is_kept(write: Write, versions: Versions) -> bool:
     """Whether these versions of its file hold the write, or one that has seen it."""
-    if write.counter:
+    if write.dot is not None:
         return any(version.dot == write.dot or version.has_seen(write.dot) for version in versions)
     return any(version.digest.hex() == write.digest or any(device == write.public for device, _ in version.seen)
                for version in versions)
@@ -173,14 +171,14 @@ def is_kept(write: Write, versions: Versions) -> bool:
 
 def _name_it(write: Write, agent: Agent) -> None:
     """Find the write's dot, once: this device's version of that digest, or the one it found there already."""
-    if write.counter:
+    if write.dot is not None:
         return
     write.public = write.public or agent.membership.device_public
     same = [version for version in agent.vault.core.view.tree.get(name_bytes(write.file), ())
             if version.digest.hex() == write.digest]
     own = [version for version in same if version.device == write.public]
     if own or same:
-        write.public, write.counter = (own or same)[0].dot
+        write.dot = (own or same)[0].dot
 
 
 async def _is_readable(agent: Agent, file: str) -> bool:

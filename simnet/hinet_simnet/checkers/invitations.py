@@ -1,9 +1,9 @@
 """Invitations: at most one joiner for each.
 
 SPEC section 4. Counted is what can't be hidden: certificates in the chain by the device that signed them, against the
-invitations that this device was asked for (trace events `call` of the verb `invite`) and the devices that a scenario put
-in directly (`joined`, how "direct"). Where the inviting agent runs in this process its records are looked at too: one
-that was certified for one joiner never names another. A device that lied may have signed anything and is left out.
+invitations that this device was asked for (trace events `call` of the verb `invite`) and the devices that a scenario
+put in directly (`joined`, how "direct"). Where the inviting agent runs in this process its records are looked at too:
+one that was certified for one joiner never names another. A device that lied may have signed anything and is left out.
 Where devices are processes the signers are not seen: there a household's devices are counted against all invitations
 that any of its devices was asked for.
 """
@@ -78,7 +78,8 @@ class Invitations:
                 for finding in self._too_many(stage, self._names[public], count)]
 
     def _count_asked(self, stage: Stage, views: Sequence[View]) -> list[Finding]:
-        everyone = {name: None for view in views for name in self._names.get(view.public, {})}
+        everyone = {name: None for view in views for public in (*view.facts.live, *view.facts.revoked)
+                    for name in self._names.get(public, {})}
         devices = max(len(view.facts.live) + len(view.facts.revoked) for view in views)
         return self._too_many(stage, everyone, devices - 1)  # the first one founded the household
 

@@ -1,11 +1,11 @@
 """Keeper: a keeper holds the household's bytes and can read none of them.
 
 SPEC section 6. Two things are looked at: a keeper's agent has no key of any epoch, and nothing on its disk contains a
-piece of a file that the run put into the vault, nor a long name of one. The pieces are taken from a member's vault after
-each acknowledged write, 24 bytes from the middle, and only ones with enough different bytes that padding can't match
-them. This is the cheap form: new files of the keeper's disk are searched once each, a few pieces at a time. What it was
-sent it keeps on its disk, so the bytes on the way are not looked at (the trace has only their digests). Needs the agent
-in this process; of processes it says nothing.
+piece of a file that the run put into the vault, nor a long name of one. The pieces are taken from the writer's vault
+after each acknowledged write, 24 bytes from the middle, and only ones with enough different bytes that padding can't
+match them. This is the cheap form: new files of the keeper's disk are searched once each, a few pieces at a time. What
+it was sent it keeps on its disk, so the bytes on the way are not looked at (the trace has only their digests). Needs
+the agent in this process; of processes it says nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Liveness: once the faults have ended, the members of each household have sessions with one another again.
 
-SPEC section 5. Counted are honest devices that run and that nobody's chain has put out; a copied disk's two machines are
-left out, because the household refuses both.
+SPEC section 5. Counted are honest devices that run and that nobody's chain has put out; a copied disk's two machines
+are left out, because the household refuses both.
 """
 
 from __future__ import annotations

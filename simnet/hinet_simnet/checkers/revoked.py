@@ -35,7 +35,7 @@ class Revoked:
         self._barred: dict[tuple[str, str], None] = {}
         """Pairs of machines between which nothing of the vault may pass any more."""
         self._now_s = 0.0
-        self._told: dict[tuple[str, str], None] = {}
+        self._told: dict[tuple[str, str, bool], None] = {}
 
     def observe(self, kind: str, node: str, fields: Mapping[str, Any]) -> Sequence[Finding]:
         if kind == "send":
@@ -68,8 +68,9 @@ class Revoked:
         return ()
 
     def _once(self, node: str, other: str, what: str, now_s: float) -> list[Finding]:
-        if (node, other) in self._told:
+        key = (node, other, what.startswith("sent"))
+        if key in self._told:
             return []
-        self._told[node, other] = None
+        self._told[key] = None
         return [Finding(self.name, f"{node} {what} {other}, more than {GRACE_S:g} s after it learned that {other} was "
                         "revoked", now_s, node)]

@@ -29,6 +29,8 @@ class Invitations:
     def __init__(self) -> None:
         self._views = Views()
         self._allowed: dict[str, int] = {}
+        self._kept: dict[str, dict[tuple[str, int], None]] = {}
+        """The records that were seen on each device: a call that waits for its joiner is in the trace only later."""
         self._certified: dict[tuple[str, str, int], bytes] = {}
         self._counts: dict[tuple[bytes, ...], Mapping[bytes, int]] = {}
         self._names: dict[bytes, dict[str, None]] = {}
@@ -50,14 +52,17 @@ class Invitations:
     async def look(self, stage: Stage) -> Sequence[Finding]:
         found: list[Finding] = []
         asked: dict[str, list[View]] = {}
+        changed: list[Chain] = []
         for view in await self._views.honest(stage):
             self._names.setdefault(view.public, {})[view.name] = None
             if view.agent is None or view.chain is None:
                 asked.setdefault(view.facts.identity, []).append(view)
             elif self._looked.get(view.name) is not view.chain:
                 self._looked[view.name] = view.chain
-                found += self._count(stage, view.chain)
+                changed.append(view.chain)
                 found += self._records(stage, view)
+        for chain in changed:
+            found += self._count(stage, chain)
         for views in asked.values():
             found += self._count_asked(stage, views)
         return found
@@ -84,7 +89,8 @@ class Invitations:
         return self._too_many(stage, everyone, devices - 1)  # the first one founded the household
 
     def _too_many(self, stage: Stage, names: Mapping[str, None], count: int) -> list[Finding]:
-        allowed, first = sum(self._allowed.get(name, 0) for name in names), next(iter(names))
+        allowed = sum(max(self._allowed.get(name, 0), len(self._kept.get(name, ()))) for name in names)
+        first = next(iter(names))
         if count <= allowed or first in self._told or any(name in self._views.liars for name in names):
             return []
         self._told[first] = None
@@ -96,6 +102,7 @@ class Invitations:
         assert view.agent is not None
         for selector, record in view.agent.inviter._store._records.items():
             key = (view.name, selector, record.expires_at_s)
+            self._kept.setdefault(view.name, {})[key[1:]] = None
             if record.joiner is None:
                 continue
             first = self._certified.get(key)

@@ -34,8 +34,8 @@ class Sizes:
 
     def __init__(self) -> None:
         self._turn = 0
-        self._doubles: dict[str, float] = {}
-        """Device -> since when it was seen with two open sessions with one peer at every look."""
+        self._doubles: dict[str, tuple[float, list[session.Session]]] = {}
+        """Device -> its open sessions with one peer that are more than one, and since when."""
         self._told: dict[tuple[str, str], None] = {}
 
     def observe(self, kind: str, node: str, fields: Mapping[str, Any]) -> Sequence[Finding]:
@@ -64,15 +64,17 @@ class Sizes:
         return ()
 
     def _sessions(self, agent: Agent, name: str, now_s: float) -> Iterator[tuple[str, int, int]]:
-        counts: dict[bytes, int] = {}
+        by_peer: dict[bytes, list[session.Session]] = {}
         for one in agent.peers._all:
             if one.is_open and one.shown:
-                counts[one.public] = counts.get(one.public, 0) + 1
-        most = max(counts.values(), default=0)
-        if most <= 1:
-            self._doubles.pop(name, None)
-        elif now_s - self._doubles.setdefault(name, now_s) > DOUBLES_S_MAX:
-            yield "open sessions with one device", most, 1
+                by_peer.setdefault(one.public, []).append(one)
+        most = max(by_peer.values(), key=len, default=[])
+        since_s, before = self._doubles.pop(name, (now_s, most))
+        if len(most) > 1:
+            same = len([one for one in before if one in most]) > 1
+            self._doubles[name] = (since_s if same else now_s, most)
+            if now_s - self._doubles[name][0] > DOUBLES_S_MAX:
+                yield "open sessions with one device", len(most), 1
 
 
 def sizes_of(agent: Agent) -> Iterator[tuple[str, int, int]]:

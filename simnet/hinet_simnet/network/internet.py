@@ -141,7 +141,7 @@ class Internet:
     def thaw(self, name: str) -> None:
         """What was held back moves."""
         if name in self.hosts:
-            self.hosts[name].frozen = False
+            self.hosts[name].thaw()
             self.wake()
 
     def snap_far_end(self, near: MemoryConnection) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from os import getpid
 
 import msgpack
-
 import trio
 import trio.testing
 

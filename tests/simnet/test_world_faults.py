@@ -224,6 +224,35 @@ def test_a_crash_is_a_finding_with_its_traceback_and_the_others_go_on() -> None:
         ("laptop", world.crashes[0].traceback)]
 
 
+def test_a_call_that_fails_unexpectedly_is_a_finding_and_its_agent_goes_on() -> None:
+    async def story(world: World) -> None:
+        await world.household(devices("cloud"))
+        world.agent("cloud").vault.core = None  # type: ignore[union-attr,assignment]
+        with pytest.raises(NodeError, match="AttributeError"):
+            await world.call("cloud", "vault.put", name="a", content=b"x")
+        assert [crash.node for crash in world.crashes] == ["cloud"]
+        assert world.running("cloud")
+
+    run_world(story)
+
+
+def test_a_call_ends_when_its_agent_loses_power() -> None:
+    async def story(world: World) -> None:
+        await world.household(devices("cloud"))
+
+        async def wait_for_somebody() -> None:
+            with pytest.raises(AgentNotRunning, match="went away"):
+                await world.call("cloud", "invite", role="member", accept=True)
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_for_somebody)
+                await trio.sleep(1)
+                await world.kill("cloud")
+
+    run_world(story)
+
+
 def test_an_agent_that_can_not_start_says_why_and_is_no_crash() -> None:
     async def story(world: World) -> None:
         await world.household(devices("cloud"))

@@ -134,6 +134,18 @@ def test_a_one_way_cut_stops_one_direction_and_after_a_window_the_other() -> Non
     on_net(echo)
 
 
+def test_a_host_can_be_cut_off_from_all_in_one_direction() -> None:
+    async def test(net: Net) -> None:
+        net.internet.cut("a", "*")
+        assert [net.internet.reaches(*pair) for pair in ("ab", "ac", "ba", "bc", "aa")] == [
+            False, False, True, True, True]
+        net.internet.heal()
+        net.internet.cut("*", "b")
+        assert [net.internet.reaches(*pair) for pair in ("ab", "cb", "ba", "ac")] == [False, False, True, True]
+
+    on_net(test)
+
+
 def test_nothing_is_read_from_a_frozen_host_and_its_connections_stay() -> None:
     async def test(net: Net) -> None:
         stream = await net.open("/echo/1")

@@ -42,7 +42,7 @@ def _ordered(value: Value, depth: int) -> Value:
     if kind is dict and len(value) <= limits.map_pairs_max and depth <= limits.value_depth_max:
         keys = sorted(value) if all(type(key) is str and key.isascii() for key in value) else None
         if keys is not None:  # every message that we make takes this way, which checks the same
-            return {key: _ordered(value[key], depth + 1) for key in keys}
+            return {key: item if type(item := value[key]) is bytes else _ordered(item, depth + 1) for key in keys}
     if isinstance(value, bytes):
         return value
     if isinstance(value, int):
@@ -160,6 +160,12 @@ class _Reader:
         if tag < 0xA0:
             return self.items(tag & 0x0F, depth)
         if tag < 0xC0:
+            start = self.at
+            self.at = end = start + (tag & 0x1F)
+            part = self.raw[start:end]
+            if end <= len(self.raw) and part.isascii():
+                return part.decode("ascii")
+            self.at = start
             return self.text(tag & 0x1F)
         if tag == 0xC0:
             return None

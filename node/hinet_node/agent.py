@@ -158,7 +158,7 @@ class Agent:
     async def _tend_epoch(self) -> None:
         """Make a new epoch when one is needed. Admins wait by seniority, so that they do not all make one at once."""
         while True:
-            grown, self._grown = self._grown, trio.Event()
+            grown = self._grown = trio.Event()  # before looking: what grows meanwhile ends the wait below at once
             admins = [device.public for device in self.membership.chain().members() if device.role == "admin"]
             if self.membership.device_public in admins:
                 await trio.sleep(EPOCH_TURN_S * admins.index(self.membership.device_public))

@@ -1,4 +1,5 @@
-"""Liveness: once the faults have ended, the members of each household have sessions with one another again.
+"""Liveness: once the faults have ended, the members of each household have sessions with one another again, and each
+that may write holds the key that new files are sealed with (seen where the agent runs in this process).
 
 SPEC section 5. Counted are honest devices that run and that nobody's chain has put out; a copied disk's two machines
 are left out, because the household refuses both.
@@ -33,8 +34,10 @@ class Liveness:
         return ()
 
     async def settled(self, stage: Stage) -> Sequence[str]:
-        apart = [f"{view.name} has no session with {other.name}"
-                 for group in households(await self._views.honest(stage))
+        groups = households(await self._views.honest(stage))
+        apart = [f"{view.name} has no session with {other.name}" for group in groups
                  for view in group for other in group if other is not view and not view.connected(other.public)]
-        more = [f"and {len(apart) - NAMED_MAX} more such pairs"] if len(apart) > NAMED_MAX else []
+        apart += [f"{view.name} holds no key of the current epoch" for group in groups for view in group
+                  if view.agent is not None and view.role != "keeper" and view.agent.membership.current_epoch() is None]
+        more = [f"and {len(apart) - NAMED_MAX} more such"] if len(apart) > NAMED_MAX else []
         return apart[:NAMED_MAX] + more

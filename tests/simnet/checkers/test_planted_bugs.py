@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 
+from hinet_node.agent import Agent
 from hinet_node.belonging.invitation_store import InvitationStore
 from hinet_node.belonging.join import Wanted, join_household, preflight
 from hinet_node.belonging.join_work import JoinWork
@@ -30,6 +31,7 @@ from hinet_protocol.errors import ProtocolError
 from hinet_protocol.invitations import Invitation, parse_code
 from hinet_simnet.disk import MemoryDisk
 from hinet_simnet.findings import Finding
+from hinet_simnet.scenario.model import DeviceSpec
 from hinet_simnet.world import World
 from hinet_tiers import fake
 
@@ -368,6 +370,29 @@ def test_a_dialler_that_gives_up_leaves_devices_apart(watched: Watched, monkeypa
         await trio.sleep(10)
 
     assert any(finding.checker == "liveness" and "no session" in finding.message for finding in watched(story))
+
+
+async def two_admins_apart(world: World) -> None:
+    """Each revokes a device on its side of a split, so each makes an epoch; then a device joins on one side."""
+    for name, role in (("cloud", "admin"), ("desk", "admin"), ("laptop", "member"), ("pocket", "member")):
+        await world.add(name, role=role)
+    await world.until(lambda: world.meshed("cloud", "desk", "laptop", "pocket"))
+    world.partition(["cloud", "laptop"], ["desk", "pocket", "tablet"])
+    await trio.sleep(60)
+    await world.call("cloud", "device.revoke", device="laptop")
+    await world.call("desk", "device.revoke", device="pocket")
+    await world.join(DeviceSpec("tablet", "home", "pocket"), by="desk")
+    await trio.sleep(10)
+    world.heal()
+    await trio.sleep(30)
+
+
+def test_an_epoch_that_is_not_renewed_after_a_split_leaves_a_member_without_its_key(
+        watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert watched(two_admins_apart) == []
+    monkeypatch.setattr(Agent, "_tend_epoch", lambda self: trio.sleep_forever())
+    assert any(finding.checker == "liveness" and "no key" in finding.message
+               for seed in range(4) for finding in watched(two_admins_apart, seed=seed))
 
 
 # ---- contributions ---------------------------------------------------------------------------------------------------

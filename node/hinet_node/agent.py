@@ -64,6 +64,7 @@ class Agent:
         self._grown = trio.Event()
         self.vault: Vault
         self.peers: Peers
+        self.replicator: Replicator
         self.inviter: Inviter
         self.learning: Learning
 
@@ -113,7 +114,8 @@ class Agent:
         self.api.add_all(self.inviter.verbs())
         self.api.add_all(self.learning.handlers())
         self.membership.on_growth(self._chain_grew)
-        await nursery.start(Replicator(self.vault, self.peers).run)
+        self.replicator = Replicator(self.vault, self.peers)
+        await nursery.start(self.replicator.run)
         await nursery.start(self._watch_peers)
         await nursery.start(self.peers.run)
         for address in self.addresses:
@@ -156,7 +158,7 @@ class Agent:
     async def _tend_epoch(self) -> None:
         """Make a new epoch when one is needed. Admins wait by seniority, so that they do not all make one at once."""
         while True:
-            grown, self._grown = self._grown, trio.Event()
+            grown = self._grown = trio.Event()  # before looking: what grows meanwhile ends the wait below at once
             admins = [device.public for device in self.membership.chain().members() if device.role == "admin"]
             if self.membership.device_public in admins:
                 await trio.sleep(EPOCH_TURN_S * admins.index(self.membership.device_public))
@@ -167,6 +169,7 @@ class Agent:
     def _chain_grew(self) -> None:
         self._grown.set()
         self.peers.chain_grew()
+        self.replicator.chain_grew()
         chain = self.membership.chain()
         self.log(f"the chain is at height {chain.height}: {len(chain.members())} devices belong")
 

@@ -36,7 +36,14 @@ def encode(value: Value) -> bytes:
 
 def _ordered(value: Value, depth: int) -> Value:
     """A copy with sorted keys that holds only allowed types. `depth` counts containers, the outermost is 1."""
-    if value is None or isinstance(value, (bool, bytes)):
+    kind = type(value)
+    if kind is bytes or value is None or kind is bool:
+        return value
+    if kind is dict and len(value) <= limits.map_pairs_max and depth <= limits.value_depth_max:
+        keys = sorted(value) if all(type(key) is str and key.isascii() for key in value) else None
+        if keys is not None:  # every message that we make takes this way, which checks the same
+            return {key: item if type(item := value[key]) is bytes else _ordered(item, depth + 1) for key in keys}
+    if isinstance(value, bytes):
         return value
     if isinstance(value, int):
         if not _INT_MIN <= value <= _INT_MAX:
@@ -62,6 +69,8 @@ def _ordered(value: Value, depth: int) -> Value:
 
 
 def _utf8(text: str) -> None:
+    if text.isascii():
+        return
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -138,6 +147,12 @@ class _Reader:
         self.at += 1
         if tag < 0x80:
             return tag
+        if tag == 0xC4 and self.at < len(self.raw):  # short bytes, the commonest: as `wide` reads them
+            start = self.at + 1
+            self.at = end = start + self.raw[self.at]
+            if end > len(self.raw):
+                raise EncodingError(f"The bytes end {end - len(self.raw)} too early.")
+            return self.raw[start:end]
         if tag >= 0xE0:
             return tag - 0x100
         if tag < 0x90:
@@ -145,6 +160,12 @@ class _Reader:
         if tag < 0xA0:
             return self.items(tag & 0x0F, depth)
         if tag < 0xC0:
+            start = self.at
+            self.at = end = start + (tag & 0x1F)
+            part = self.raw[start:end]
+            if end <= len(self.raw) and part.isascii():
+                return part.decode("ascii")
+            self.at = start
             return self.text(tag & 0x1F)
         if tag == 0xC0:
             return None

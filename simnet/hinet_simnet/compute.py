@@ -1,7 +1,8 @@
 """The in-memory twin of the Compute port: the fake engine's verbs, at once, over a node's in-memory disk.
 
-The engine (`hinet_tiers.fake`) works on real files. So each call gets a scratch folder: what its arguments name is
-copied there from the node's disk, and what it wrote is written back through the disk, durably, as a worker's files are.
+The engine (`hinet_tiers.fake`) works on real files. So a call that names files gets a scratch folder: what its
+arguments name is copied there from the node's disk, and what it wrote is written back through the disk, durably and in
+the order of names, as a worker's files are. A call that names none runs as it is.
 Leaves processes, limits and crashes to `hinet_node.real.compute`.
 """
 
@@ -55,28 +56,43 @@ class FakeWorker:
                 on_progress({"step": step, "total": total, "note": note, **more})
 
         await trio.sleep(self._busy_s)
+        if not any(self._is_file(value) for value in args.values()):
+            return self._run(verb, dict(args), progress)
         with tempfile.TemporaryDirectory(prefix="hinet-simnet-") as folder:
             scratch = Path(folder)
             inside = {name: self._bring(value, scratch) for name, value in args.items()}
             before = {path: path.read_bytes() for path in scratch.rglob("*") if path.is_file()}
-            fake._served.clear()
-            fake._served.update(self._served)
             try:
-                result = fake.VERBS[verb](inside, progress)
-            except TierError as error:
-                raise WorkerFailed.from_frame({"code": error.code, "exit_code": error.exit_code,
-                                               "message": self._named(str(error), scratch)}, verb) from error
+                result = self._run(verb, inside, progress)
+            except WorkerFailed as error:
+                error.what = self._named(error.what, scratch)
+                error.args = (error.what, *error.args[1:])
+                raise
             finally:
-                self._served = dict(fake._served)
                 self._take_back(scratch, before)
             return {name: self._named(value, scratch) for name, value in result.items()}
+
+    def _run(self, verb: str, args: dict[str, Any], progress: Callable[..., None]) -> dict[str, Any]:
+        """One verb of the engine, with this worker's served model in the engine's place for it."""
+        fake._served.clear()
+        fake._served.update(self._served)
+        try:
+            return dict(fake.VERBS[verb](args, progress))
+        except TierError as error:
+            raise WorkerFailed.from_frame({"code": error.code, "exit_code": error.exit_code, "message": str(error)},
+                                          verb) from error
+        finally:
+            self._served = dict(fake._served)
 
     async def close(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    def _is_file(self, value: Any) -> bool:
+        return isinstance(value, str) and value.startswith(self._prefix + "/")
+
     def _bring(self, value: Any, scratch: Path) -> Any:
         """An argument with the files that it names copied into the scratch folder."""
-        if not isinstance(value, str) or not value.startswith(self._prefix + "/"):
+        if not self._is_file(value):
             return value
         name = value[len(self._prefix) + 1:]
         self._copy(name, scratch / name)

@@ -1,13 +1,14 @@
 """The in-memory twin of the home folder: same meaning as `hinet_node.real.disk.RealDisk`, plus crashes and full disks.
 
 What is written atomically or committed survives `crash()`; what was only appended is lost, or torn at a point that
-the given randomness picks. Passes the same tests as the real disk. Leaves names to `hinet_node.real.disk_names`.
+the given randomness picks. Reads may fail as a bad card's do (`bad_reads`). Passes the same tests as the real disk.
+Leaves names to `hinet_node.real.disk_names`.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -19,7 +20,9 @@ _UNLIMITED_BYTES = 1 << 40
 
 
 class MemoryDisk:
-    """Files by name. `capacity_bytes` bounds their sum; `full` and `read_only` refuse every write while set."""
+    """Files by name. `capacity_bytes` bounds their sum; `full` and `read_only` refuse every write while set; so many
+    of the next reads as `bad_reads` says fail with an input/output error. Asking for room and listing a folder cost the
+    same however many files there are."""
 
     def __init__(self, label: str = "home", *, capacity_bytes: int = _UNLIMITED_BYTES) -> None:
         self.label = label
@@ -27,19 +30,24 @@ class MemoryDisk:
         self.full = False
         self.read_only = False
         self.crashes = 0
+        self.bad_reads = 0
+        self.hold: Callable[[], Awaitable[None]] | None = None
+        """Awaited before long work: a frozen host's disk waits here."""
         self._files: dict[tuple[str, ...], bytearray | bytes] = {}
-        self._durable_bytes: dict[tuple[str, ...], int] = {}
-        self._folders: set[tuple[str, ...]] = {()}
+        self._unsynced: dict[tuple[str, ...], int] = {}
+        """Files with bytes that a power cut may take, and how many of their bytes it can't."""
+        self._folders: dict[tuple[str, ...], dict[str, None]] = {(): {}}
+        self._used_bytes = 0
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes:
-        return bytes(self._file(split_name(name), name))
+        return bytes(self._readable(name))
 
     def read_at(self, name: str, offset: int, length: int) -> bytes:
         if offset < 0 or length < 0:
             raise ValueError("Offset and length can't be negative.")
-        return bytes(memoryview(self._file(split_name(name), name))[offset:offset + length])
+        return bytes(memoryview(self._readable(name))[offset:offset + length])
 
     def size(self, name: str) -> int:
         return len(self._file(split_name(name), name))
@@ -52,9 +60,7 @@ class MemoryDisk:
         parts = split_folder(folder)
         if parts in self._files:
             raise NotADirectoryError(errno.ENOTDIR, "Not a folder", folder)
-        depth = len(parts)
-        inside = {key[depth] for key in (*self._files, *self._folders) if len(key) > depth and key[:depth] == parts}
-        return sorted(inside)
+        return sorted(self._folders.get(parts, ()))
 
     def free_bytes(self) -> int:
         if self.full:
@@ -62,7 +68,7 @@ class MemoryDisk:
         return max(0, self.capacity_bytes - self.used_bytes())
 
     def used_bytes(self) -> int:
-        return sum(len(data) for data in self._files.values())
+        return self._used_bytes
 
     def path(self, name: str) -> str:
         return "/".join((f"memory:{self.label}", *split_folder(name)))
@@ -74,20 +80,21 @@ class MemoryDisk:
         self._refuse_folder(parts, name)
         self._make_folders(parts[:-1], name)
         self._make_room(name, len(data))  # as on the real disk, old and new bytes are there at once for a moment
-        self._files[parts] = bytes(data)
-        self._durable_bytes[parts] = len(data)
+        self._set(parts, bytes(data))
 
     def append(self, name: str, data: bytes) -> None:
         parts = split_name(name)
         self._refuse_folder(parts, name)
         self._make_folders(parts[:-1], name)
         self._make_room(name, len(data))
-        held = self._files.get(parts, b"")
-        if not isinstance(held, bytearray):
-            held = bytearray(held)
-            self._files[parts] = held
-        held += data
-        self._durable_bytes.setdefault(parts, 0)
+        held = self._files.get(parts)
+        if parts not in self._unsynced:
+            self._set(parts, bytearray(held or b""))
+            self._unsynced[parts] = len(held or b"")
+        growing = self._files[parts]
+        assert isinstance(growing, bytearray)
+        growing += data
+        self._used_bytes += len(data)
 
     def commit(self, part: str, name: str) -> None:
         source, target = split_name(part), split_name(name)
@@ -95,10 +102,8 @@ class MemoryDisk:
         self._make_room(name, 0)
         self._refuse_folder(target, name)
         self._make_folders(target[:-1], name)
-        del self._files[source]
-        self._durable_bytes.pop(source, None)
-        self._files[target] = bytes(data)
-        self._durable_bytes[target] = len(data)
+        self._drop(source)
+        self._set(target, bytes(data))
 
     def remove(self, name: str) -> None:
         parts = split_name(name)
@@ -107,12 +112,13 @@ class MemoryDisk:
             return
         if self.read_only:
             self._make_room(name, 0)
-        del self._files[parts]
-        self._durable_bytes.pop(parts, None)
+        self._drop(parts)
 
     async def run_blocking(self, work: Callable[[], Any]) -> Any:
         """At once: virtual time stands still while the work runs."""
         await trio.lowlevel.checkpoint()
+        if self.hold is not None:
+            await self.hold()
         return work()
 
     # ---- faults --------------------------------------------------------------------------------------------------
@@ -121,27 +127,30 @@ class MemoryDisk:
         """Power is lost: bytes that were appended and not committed are gone. `keep(n)` may return how many of `n`
         such bytes were written all the same (a torn write); a file of which nothing is left is gone."""
         self.crashes += 1
-        for parts, data in list(self._files.items()):
-            durable = self._durable_bytes[parts]
-            if durable == len(data):
-                continue
+        for parts, durable in list(self._unsynced.items()):
+            data = self._files[parts]
             left = durable + (keep(len(data) - durable) if keep is not None else 0)
             if left == 0:
-                del self._files[parts]
-                del self._durable_bytes[parts]
+                self._drop(parts)
             else:
-                self._files[parts] = bytes(data[:left])
-                self._durable_bytes[parts] = left
+                self._set(parts, bytes(data[:left]))
 
-    def copy(self) -> MemoryDisk:
+    def copy(self, label: str = "") -> MemoryDisk:
         """A second disk with the same bytes (a cloned card)."""
-        twin = MemoryDisk(self.label, capacity_bytes=self.capacity_bytes)
-        twin._files = {parts: bytes(data) for parts, data in self._files.items()}
-        twin._durable_bytes = {parts: len(data) for parts, data in self._files.items()}
-        twin._folders = set(self._folders)
+        twin = MemoryDisk(label or self.label, capacity_bytes=self.capacity_bytes)
+        twin._folders = {parts: dict(inside) for parts, inside in self._folders.items()}
+        for parts, data in self._files.items():
+            twin._set(parts, bytes(data))
         return twin
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _readable(self, name: str) -> bytes | bytearray:
+        found = self._file(split_name(name), name)
+        if self.bad_reads > 0:
+            self.bad_reads -= 1
+            raise OSError(errno.EIO, "Input/output error", name)
+        return found
 
     def _file(self, parts: tuple[str, ...], name: str) -> bytes | bytearray:
         try:
@@ -164,7 +173,20 @@ class MemoryDisk:
         if self.read_only:
             self._make_room(name, 0)
         for depth in range(1, len(parts) + 1):
-            self._folders.add(parts[:depth])
+            if parts[:depth] not in self._folders:
+                self._folders[parts[:depth]] = {}
+                self._folders[parts[:depth - 1]][parts[depth - 1]] = None
+
+    def _set(self, parts: tuple[str, ...], data: bytes | bytearray) -> None:
+        self._used_bytes += len(data) - len(self._files.get(parts, b""))
+        self._files[parts] = data
+        self._unsynced.pop(parts, None)
+        self._folders[parts[:-1]][parts[-1]] = None
+
+    def _drop(self, parts: tuple[str, ...]) -> None:
+        self._used_bytes -= len(self._files.pop(parts))
+        self._unsynced.pop(parts, None)
+        del self._folders[parts[:-1]][parts[-1]]
 
     def _make_room(self, name: str, size_bytes: int) -> None:
         if self.read_only:

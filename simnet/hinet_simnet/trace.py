@@ -36,19 +36,22 @@ class Trace:
         self.messages = 0
         self.message_bytes = 0
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._names: dict[tuple[str, str, str], tuple[str, str]] = {}
 
     def event(self, kind: str, node: str = "", **fields: Any) -> None:
         """Something happened now. Field values: str, int, float, bool."""
         parts = [f"{self._clock():.9f}", kind, _shown(node) if node else "-"]
         parts += [f"{key}={_shown(value)}" for key, value in fields.items()]
-        line = " ".join(parts)
+        self._enter(" ".join(parts))
+        for observer in self.observers:
+            observer(kind, node, fields)
+
+    def _enter(self, line: str) -> None:
         self._hash.update(line.encode("utf-8", "surrogateescape") + b"\n")
         self.events += 1
         self.lines.append(line)
         if self._sink is not None:
             self._sink(line)
-        for observer in self.observers:
-            observer(kind, node, fields)
 
     def note(self, what: str) -> None:
         """An event in words."""
@@ -58,7 +61,15 @@ class Trace:
         """Bytes were handed to the network: their digest goes into the trace."""
         self.messages += 1
         self.message_bytes += len(data)
-        self.event("send", source, to=target, on=channel, size=len(data), digest=blake3(data).hexdigest(8))
+        size, digest = len(data), blake3(data).hexdigest(8)
+        names = self._names.get((source, target, channel))  # the hottest event: its line is made from parts
+        if names is None:
+            names = self._names[source, target, channel] = (
+                _shown(source), f"to={_shown(target)} on={_shown(channel)}")
+        line = f"{self._clock():.9f} send {names[0]} {names[1]} size={size} digest={digest}"
+        self._enter(line)
+        for observer in self.observers:
+            observer("send", source, {"to": target, "on": channel, "size": size, "digest": digest})
 
     def digest(self) -> str:
         """Of everything so far, 128 bits in hex."""

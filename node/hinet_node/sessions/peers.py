@@ -310,6 +310,8 @@ class Peers:
             addresses = tuple(self._addresses)
             announcement = Announcement(peer_id(self.public), SERVICE, addresses, {"boot": self._boot_nonce.hex()})
             async with self._ports.discovery.announce(announcement):
+                if isinstance(self._addresses, tuple):
+                    await trio.sleep_forever()  # a network whose addresses stay gives a tuple
                 while tuple(self._addresses) == addresses:
                     await trio.sleep(ADDRESS_POLL_S)
 

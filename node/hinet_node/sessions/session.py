@@ -116,8 +116,14 @@ class Session:
         """Send a question and wait for its answer. Errors: `NetworkError` when the session ends or nothing comes within
         `timeout_s`; the error that the other side sent, as `NodeError` with its code."""
         with trio.move_on_after(timeout_s):
-            async with self._slots:
+            try:
+                self._slots.acquire_nowait()  # a free slot costs no turn of the scheduler
+            except trio.WouldBlock:
+                await self._slots.acquire()
+            try:
                 return await self._ask(message)
+            finally:
+                self._slots.release()
         raise NetworkError(f"{self._name()} did not answer within {timeout_s:g} s.", code="E_TIMEOUT")
 
     async def notify(self, message: Message) -> None:
@@ -359,7 +365,7 @@ class Session:
         self.feed(machine.ChainChanged(self._owner.store.chain(), rejected))
 
     async def _wait_for_room(self) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         while self._outgoing_bytes >= QUEUE_BYTES and not self.over.is_set():
             await self._room.park()
 

@@ -57,6 +57,7 @@ class Replicator:
         self._followers: dict[bytes, _Follower] = {}
         self._in_flight: set[bytes] = set()
         self._changed = trio.Event()
+        self._grown = trio.Event()
         self._keys_seen: frozenset[bytes] = frozenset(self._core.household.epoch_keys())
         self.pulled_packs = 0
         """Packs fetched since the start."""
@@ -87,6 +88,10 @@ class Replicator:
         """Look at all siblings now rather than at the next interval."""
         for follower in self._followers.values():
             follower.wake.set()
+
+    def chain_grew(self) -> None:
+        """The chain may have brought keys: look now rather than at the next interval."""
+        self._grown.set()
 
     # ---- when to look --------------------------------------------------------------------------------------------
 
@@ -161,7 +166,9 @@ class Replicator:
     async def _tend(self, nursery: trio.Nursery) -> None:
         """Follow sessions whose event was lost; open what could not be opened before keys came with the chain."""
         while True:
-            await trio.sleep(min(1.0, self._core.settings.sync_interval_s))
+            with trio.move_on_after(self._core.settings.sync_interval_s):
+                await self._grown.wait()
+            self._grown = trio.Event()
             for session in self._peers.sessions:
                 self._follow(nursery, session)
             keys = frozenset(self._core.household.epoch_keys())

@@ -321,6 +321,10 @@ class Chain:
 
     def members(self) -> tuple[Device, ...]:
         """The live devices of all roles, seniors first."""
+        return self._members
+
+    @functools.cached_property
+    def _members(self) -> tuple[Device, ...]:
         return tuple(device for device in self._devices.values() if device.live)
 
     def device(self, public: bytes) -> Device | None:

@@ -1,0 +1,128 @@
+"""The Network port of one host: listening, dialling, dying.
+
+Keys are proved by construction: the peer's key is the one that its host serves with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+from nacl.signing import SigningKey
+
+from hinet_node.errors import NetworkError, PortBusy
+from hinet_node.ports import StreamHandler
+from hinet_node.sessions.addresses import parse_address
+from hinet_simnet.network.streams import MemoryConnection, MemoryStream
+
+if TYPE_CHECKING:
+    from hinet_simnet.network.internet import Internet
+
+
+class MemoryNetwork:
+    """`hinet_node.ports.Network` of one host."""
+
+    def __init__(self, internet: Internet, name: str, ip: str) -> None:
+        self.internet = internet
+        self.name = name
+        self.ip = ip
+        self.handlers: Mapping[str, StreamHandler] = {}
+        self.ports: frozenset[int] = frozenset()
+        self.public = b""
+        self.busy_ports: set[int] = set()
+        self.connections: dict[MemoryConnection, None] = {}
+        self.alive = True
+        self.frozen = False
+        self._held: list[Callable[[], None]] = []
+        self._nursery: trio.Nursery | None = None
+
+    @asynccontextmanager
+    async def serve(self, device_seed: bytes, listen: Sequence[str],
+                    handlers: Mapping[str, StreamHandler]) -> AsyncIterator[Sequence[str]]:
+        assert self._nursery is None, "one network serves once at a time"
+        wanted = [parse_address(text).port or 4001 for text in listen if "/ip6/" not in text]
+        for port in wanted:
+            if port in self.busy_ports:
+                raise PortBusy(f"Another program already listens on port {port}.", next_step="--port 0")
+        failed: Exception | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery, self.handlers, self.ports = nursery, dict(handlers), frozenset(wanted)
+                self.public = bytes(SigningKey(device_seed).verify_key)
+                try:
+                    yield tuple(f"/ip4/{self.ip}/tcp/{port}" for port in sorted(self.ports))
+                except Exception as error:
+                    failed = error
+                for connection in list(self.connections):
+                    await connection.close()
+                nursery.cancel_scope.cancel()
+            if failed is not None:
+                raise failed
+        finally:
+            self._nursery, self.handlers, self.ports = None, {}, frozenset()
+
+    async def dial(self, address: str, expected_public: bytes | None, timeout_s: float) -> MemoryConnection:
+        place = parse_address(address)
+        if self._nursery is None or not self.alive:
+            raise NetworkError("The network is closed.")
+        with trio.move_on_after(timeout_s):
+            return await self._dial(address, place.host, place.port, expected_public)
+        raise NetworkError(f"{address} did not answer within {timeout_s:g} s.")
+
+    async def _dial(self, address: str, ip: str, port: int, expected_public: bytes | None) -> MemoryConnection:
+        internet = self.internet
+        peer = internet.find(ip)
+        if peer is None:
+            await trio.sleep_forever()  # nobody has this address: no answer ever comes
+            raise AssertionError
+        await self._cross(self.name, peer.name)
+        await self._cross(peer.name, self.name)
+        if port not in peer.ports or not peer.alive or not self.alive:
+            raise NetworkError(f"Nothing answers at {address}: connection refused.")
+        if expected_public is not None and expected_public != peer.public:
+            raise NetworkError(f"{address} is another device than the one expected there.", code="E_WRONG_PEER")
+        near = MemoryConnection(internet, self, peer, peer.public, address)
+        far = MemoryConnection(internet, peer, self, self.public, f"/ip4/{self.ip}/tcp/50000")
+        near.other, far.other = far, near
+        return near
+
+    async def _cross(self, source: str, target: str) -> None:
+        await trio.sleep_until(self.internet.link(source, target).stream_arrival_s(trio.current_time(), 0))
+        await self.internet.wait_for_way(source, target)
+
+    def start(self, handler: StreamHandler, connection: MemoryConnection, stream: MemoryStream) -> None:
+        """Run a stream's handler in this host's nursery."""
+        if self._nursery is not None:
+            self._nursery.start_soon(self._handle, handler, connection, stream)
+
+    async def _handle(self, handler: StreamHandler, connection: MemoryConnection, stream: MemoryStream) -> None:
+        try:
+            await handler(connection, stream)
+        except NetworkError as error:
+            self.internet.trace.note(f"{self.name}: a stream ended: {error}")
+        finally:
+            await stream.close()
+            connection.streams.pop(stream, None)
+
+    def when_awake(self, act: Callable[[], None]) -> None:
+        """Do it now, or when this host thaws: what a frozen host closes is open for the others until then."""
+        if self.frozen:
+            self._held.append(act)
+        else:
+            act()
+
+    def thaw(self) -> None:
+        self.frozen = False
+        held, self._held = self._held, []
+        for act in held:
+            act()
+
+    def die(self) -> None:
+        """Every connection breaks; the other ends learn of it when the link carries that news."""
+        self.alive = False
+        self.thaw()
+        for connection in list(self.connections):
+            connection.snap()
+            self.internet.snap_far_end(connection)

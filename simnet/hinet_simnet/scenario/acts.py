@@ -176,8 +176,8 @@ def _unmet_status(status: Mapping[str, Any], args: Mapping[str, Any]) -> str:
     if args.get("devices") is not None:
         count = sum(device["state"] != "revoked" for device in status["devices"])
         return "" if count == args["devices"] else f"{count} devices, expected {args['devices']}"
-    height = status["chain"]["entries"]
-    return "" if height >= args["chain_height"] else f"{height} entries in the chain, expected {args['chain_height']}"
+    height = status["identity"]["height"]
+    return "" if height >= args["chain_height"] else f"the chain's height is {height}, expected {args['chain_height']}"
 
 
 async def end_faults(stage: Stage, scenario: Scenario, frozen: Sequence[str], off: Sequence[str],

@@ -128,7 +128,9 @@ def _check_revoke(step: Step, path: Path, there: _There, faults: Faults) -> None
                                       "invite or revoke any more")
         return
     by = step.args.get("on")
-    if by is None:
+    if by == target.name:
+        faults.add((*path, "on"), f"on: {by!r} can't revoke itself")
+    elif by is None:
         faults.add(path, f"{target.household!r} has no admin at {step.at_s:g} s")
     elif by in there.devices and by not in admins:
         faults.add((*path, "on"), f"on: {by!r} is no admin of {target.household!r} at {step.at_s:g} s")

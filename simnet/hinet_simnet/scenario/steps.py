@@ -67,7 +67,7 @@ EXPECTATIONS: dict[str, Field] = {
     "connected": Field(names, "devices", "open sessions with all of these", devices="many"),
     "disconnected": Field(names, "devices", "no open session with any of these", devices="many"),
     "running": Field(flag, "bool", "the agent runs, or does not"),
-    "chain_height": Field(whole(1, 16_384), "number", "the chain has at least so many entries"),
+    "chain_height": Field(whole(1, 16_384), "number", "the chain is at least so high"),
     "devices": Field(whole(1, 1_024), "number", "the household has exactly so many devices that are not revoked"),
     "warning": Field(text, "text", "`status` warns with this code"),
     "revisions": Field(whole(1, 10_000), "number", "at least so many revisions are known"),

@@ -50,10 +50,10 @@ def _any(value: Any) -> Any:
 
 HEAD: dict[str, Field] = {
     "schema": Field(_schema, "text", f"\"{SCHEMA}\"", REQUIRED),
-    "name": Field(lambda value: fields.text(value, characters_max=100), "text", "what the scenario is called", REQUIRED),
+    "name": Field(lambda value: fields.text(value, characters_max=100), "text", "its name", REQUIRED),
     "about": Field(fields.text, "text", "what it studies", ""),
     "duration": Field(fields.duration(1.0), "duration", "how long it plays", REQUIRED),
-    "settle": Field(fields.duration(0.0, 30 * 86_400.0), "duration", "how long what must converge gets afterwards", 300.0),
+    "settle": Field(fields.duration(0.0, 30 * 86_400.0), "duration", "time to converge afterwards", 300.0),
     "seed": Field(fields.whole(0, (1 << 63) - 1), "number", "the seed where none is given", 0),
     "levels": Field(_levels, "levels", "where it can be played", ("world",)),
     "learning": Field(fields.one_of("names", "numpy"), "text", "\"names\", or \"numpy\": a small model that learns",

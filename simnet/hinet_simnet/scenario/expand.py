@@ -114,7 +114,8 @@ def _each(row: Row, there: Sequence[DeviceSpec], devices: Sequence[DeviceSpec], 
     args = dict(row.args)
     if row.kind.name == "revoke" and "on" not in args:
         household = next((device.household for device in devices if device.name == args["device"]), None)
-        admin = next((device.name for device in there if device.household == household and device.role == "admin"), None)
+        admin = next((device.name for device in there
+                      if device.household == household and device.role == "admin"), None)
         args["on"] = (admin,) if admin is not None else ()
     if not row.kind.each or "on" not in args:
         ons: Sequence[str] = args.pop("on", ())

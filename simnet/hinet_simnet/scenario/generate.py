@@ -71,7 +71,8 @@ def _devices(draw: _Draw, count: int, duration_s: float) -> list[DeviceSpec]:
         role = draw.pick(("member", "member", "member", "admin", "keeper"))
         joins_s = float(draw.between(0, int(duration_s) // 4)) if draw.chance(0.7) else 0.0
         found.append(DeviceSpec(
-            f"{tier}-{number}", "home", tier, role, joins_s, by, clock_offset_s=float(draw.pick((0, 0, 0, 7, -90, 4000))),
+            f"{tier}-{number}", "home", tier, role, joins_s, by,
+            clock_offset_s=float(draw.pick((0, 0, 0, 7, -90, 4000))),
             clock_drift=draw.pick((0.0, 0.0, 5e-5))))
     return found
 

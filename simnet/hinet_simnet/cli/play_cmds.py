@@ -97,7 +97,8 @@ def _told(recorded: Recorded) -> Iterator[str]:
         import shlex
 
         path = shlex.quote(str(recorded.path))
-        rows = [["look at it", f"hinet-node simnet report {path}"], ["play it again", f"hinet-node simnet replay {path}"]]
+        rows = [["look at it", f"hinet-node simnet report {path}"],
+                ["play it again", f"hinet-node simnet replay {path}"]]
         if recorded.outcome.findings:
             rows.append(["make it small", f"hinet-node simnet shrink {path}"])
         yield ""

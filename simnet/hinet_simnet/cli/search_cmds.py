@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def shrink(trace: Annotated[str, typer.Argument(metavar="TRACE", help="The .simtrace file of a run that failed.")],
            out: Annotated[str, typer.Option("--out", metavar="FILE", help="The smallest scenario (default: "
                                                                          "TRACE-small.toml).")] = "",
-           checker: Annotated[str, typer.Option("--checker", help="Which finding must stay (default: the first).")] = "",
+           checker: Annotated[str, typer.Option("--checker", help="Which finding must stay (default: the first "
+                                                                 "one).")] = "",
            limit_s: Annotated[float, typer.Option("--limit-s", min=1, help="Stop after so many seconds with the best "
                                                                           "so far.")] = 600.0,
            wall_s: Annotated[float, typer.Option("--wall-s", min=1, help="One try's limit.")] = 300.0) -> int:
@@ -74,8 +75,8 @@ def _shrunk_lines(shrunk: Shrunk, toml: Path, trace: Path) -> Iterator[str]:
 
     state = ("nothing more can be left out" if shrunk.complete else
              "interrupted: the best so far" if shrunk.interrupted else "the time is over: the best so far")
-    yield (f"{output.clean_line(shrunk.first.name)}: still found by {output.style(shrunk.checker, 'red', 'bold')} after "
-           f"{shrunk.tries} tries in {showing.time_text(shrunk.wall_s)}; {state}")
+    yield (f"{output.clean_line(shrunk.first.name)}: still found by {output.style(shrunk.checker, 'red', 'bold')} "
+           f"after {shrunk.tries} tries in {showing.time_text(shrunk.wall_s)}; {state}")
     yield from output.table([[what, f"{before:g}", f"{after:g}"] for what, before, after in shrunk.sizes()],
                             ("", "BEFORE", "NOW"), indent="  ")
     yield from showing.finding_lines([one for one in shrunk.outcome.findings if one.checker == shrunk.checker][:1])
@@ -124,12 +125,12 @@ def soak(minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="How
 
 def _keep(soaked: Soaked, shrink_s: float, wall_s: float) -> list[Path]:
     """Play what was found once more with a trace, and make the first one small."""
+    from dataclasses import replace
+
     from hinet_simnet.cli import showing
     from hinet_simnet.runs.pool import one_worker
     from hinet_simnet.runs.scenarios import from_text
     from hinet_simnet.runs.shrink import NotFailing
-
-    from dataclasses import replace
 
     traces = []
     for number, done in enumerate(soaked.found[:showing.FINDINGS_SHOWN]):

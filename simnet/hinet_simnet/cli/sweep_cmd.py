@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def sweep(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A name from `simnet list`, or a TOML "
                                                                           "file.")],
           seeds: Annotated[str, typer.Option("--seeds", help="1:50, or 1,2,7.")] = "1:10",
-          set_: Annotated[list[str] | None, typer.Option("--set", metavar="PATH=A,B,C", help="Values for a place of the "
-                          "scenario's TOML; may be given again.")] = None,
-          engine: Annotated[str, typer.Option("--engine", help="processes (this machine's cores) or ray.")] = "processes",
+          set_: Annotated[list[str] | None, typer.Option("--set", metavar="PATH=A,B,C", help="Values for a place of "
+                          "the scenario's TOML; may be given again.")] = None,
+          engine: Annotated[str, typer.Option("--engine", help="processes (this machine's cores) or "
+                                                               "ray.")] = "processes",
           jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes (default: one a core).")] = 0,
           level: Annotated[str, typer.Option("--level", help="world, stack or processes.")] = "world",
           csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one line a run.")] = "",
@@ -29,7 +30,8 @@ def sweep(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A na
     from hinet_simnet.runs import scenarios
     from hinet_simnet.runs.parameters import parameter_of, seeds_of
     from hinet_simnet.runs.pool import cores
-    from hinet_simnet.runs.sweep import SCHEMA, engine as engine_of, jobs_of, summary, write_csv
+    from hinet_simnet.runs.sweep import SCHEMA, jobs_of, summary, write_csv
+    from hinet_simnet.runs.sweep import engine as engine_of
     from hinet_simnet.runs.sweep import sweep as play_all
 
     engine_of(engine)
@@ -41,8 +43,8 @@ def sweep(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A na
     if csv:
         write_csv(Path(csv), rows)
     found = [row for row in rows if row.outcome.findings or row.refused]
-    output.emit(SCHEMA, {"ok": not found and not interrupted, "scenario": scenario, "engine": engine, "wanted": len(runs),
-                         "interrupted": interrupted, "runs": [row.as_dict() for row in rows],
+    output.emit(SCHEMA, {"ok": not found and not interrupted, "scenario": scenario, "engine": engine,
+                         "wanted": len(runs), "interrupted": interrupted, "runs": [row.as_dict() for row in rows],
                          "summary": summary(rows)},
                 lambda: _lines(rows, summary(rows), len(runs), interrupted))
     if found:

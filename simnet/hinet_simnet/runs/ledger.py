@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -54,7 +53,7 @@ class Ledger:
             new = self.path.with_name(self.path.name + ".new")
             new.write_text(json.dumps({"schema": SCHEMA, "versions": {name: asdict(one) for name, one in
                                                                       totals.items()}}, indent=1) + "\n")
-            os.replace(new, self.path)
+            new.replace(self.path)
         return total
 
     def _all(self) -> dict[str, Total]:

@@ -122,7 +122,8 @@ def _put(where: Any, path: Sequence[str], value: Any, whole: str) -> None:
             else:
                 where[place] = value
     elif not isinstance(where, dict):
-        raise UsageError(f"--set {whole}: there is nothing inside {key!r}'s parent", next_step="see the scenario's file")
+        raise UsageError(f"--set {whole}: there is nothing inside {key!r}'s parent",
+                         next_step="see the scenario's file")
     elif rest:
         _put(where.setdefault(key, {}), rest, value, whole)
     else:

@@ -84,7 +84,8 @@ class Worker:
                     continue  # bytes that the dead process will not read
 
 
-def play_all(jobs: Iterable[Job], *, workers: int, over: Callable[[], bool] = lambda: False) -> Generator[Done, None, None]:
+def play_all(jobs: Iterable[Job], *, workers: int,
+             over: Callable[[], bool] = lambda: False) -> Generator[Done, None, None]:
     """Play the jobs on so many workers and give each as it is done, in no order. Closing the iterator stops all, and
     so does `over`, without waiting for what is being played."""
     wanted: queue.Queue[Job | None] = queue.Queue(maxsize=max(1, workers * AHEAD))

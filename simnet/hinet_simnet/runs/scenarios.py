@@ -73,6 +73,6 @@ def generate(seed: int) -> Scenario:
 
 def as_toml(scenario: Scenario) -> str:
     """A scenario's values as TOML that `from_text` reads back."""
-    from hinet_simnet.scenario.parse import to_toml
+    from hinet_simnet.scenario.write import to_toml
 
     return to_toml(scenario)

@@ -28,8 +28,8 @@ TEXT_MAX = 300
 SHOW_EVERY = 50_000
 OTHERS = "(others)"
 
-MARKED = ("found", "joined", "start", "kill", "stop", "crash", "freeze", "thaw", "clone", "disk", "clock", "lie", "call",
-          "finding")
+MARKED = ("found", "joined", "start", "kill", "stop", "crash", "freeze", "thaw", "clone", "disk", "clock", "lie",
+          "call", "finding")
 RARE = ("kill", "crash", "freeze", "clone", "disk", "clock", "lie", "finding")
 """What makes a node worth a lane of its own in a large run."""
 

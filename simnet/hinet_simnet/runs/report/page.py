@@ -111,7 +111,8 @@ def _timeline(story: Story) -> Iterator[str]:
     if not story.lanes:
         return
     yield '<section><h2>Timeline</h2><div class="tools"><button id="in" type="button">Zoom in</button>'
-    yield '<button id="out" type="button">Zoom out</button><button id="back" type="button" aria-label="Earlier">←</button>'
+    yield '<button id="out" type="button">Zoom out</button>'
+    yield '<button id="back" type="button" aria-label="Earlier">←</button>'
     yield '<button id="on" type="button" aria-label="Later">→</button><button id="all" type="button">Whole run</button>'
     yield '<span class="small" id="range"></span></div><div id="timeline" class="drawing"></div>'
     yield '<p class="legend small"><span class="key up"></span>running (deeper: more bytes sent)'
@@ -132,7 +133,8 @@ def _links(story: Story) -> Iterator[str]:
     ranked = sorted(story.links.items(), key=lambda item: (-item[1][0], item[0]))
     most = max(1, ranked[0][1][0])
     yield f'<section><h2>Bytes per link</h2><p class="small">{len(ranked):,} directions were used; '
-    yield f"{'the busiest' if len(ranked) > LINKS_SHOWN else 'all'} of them:</p>" '<div class="wide"><table class="bars">'
+    yield f"{'the busiest' if len(ranked) > LINKS_SHOWN else 'all'} of them:</p>"
+    yield '<div class="wide"><table class="bars">'
     for (source, target), (size, count) in ranked[:LINKS_SHOWN]:
         yield (f"<tr><td>{_text(source)} → {_text(target)}</td><td class=\"number\">{size_text(size)}</td>"
                f'<td class="number">{count:,} msg</td><td class="bar"><i style="width:{100 * size / most:.1f}%"></i>'
@@ -154,7 +156,8 @@ def _matrix(story: Story, names: list[str], most: int) -> Iterator[str]:
             size, count = story.links.get((source, target), (0, 0))
             share = (size / most) ** 0.5 if size else 0
             words = f"{source} → {target}: {size_text(size)}, {count:,} messages"
-            cells.append(f'<td title="{_text(words)}" style="--share:{share:.2f}">{size_text(size) if size else ""}</td>')
+            shown = size_text(size) if size else ""
+            cells.append(f'<td title="{_text(words)}" style="--share:{share:.2f}">{shown}</td>')
         yield f"<tr><th>{_text(source)}</th>{''.join(cells)}</tr>"
     yield "</table></div></details>"
 
@@ -162,7 +165,8 @@ def _matrix(story: Story, names: list[str], most: int) -> Iterator[str]:
 def _rounds(story: Story) -> Iterator[str]:
     if not story.rounds:
         return
-    yield '<section><h2>Rounds</h2><div class="wide"><table><thead><tr><th>at</th><th>node</th><th>what</th></tr></thead>'
+    yield '<section><h2>Rounds</h2><div class="wide"><table>'
+    yield "<thead><tr><th>at</th><th>node</th><th>what</th></tr></thead>"
     for at_s, node, words in story.rounds:
         yield (f'<tr><td class="number">{_text(seconds_text(at_s))}</td><td>{_text(node or "–")}</td>'
                f"<td>{_text(words)}</td></tr>")
@@ -199,8 +203,8 @@ def _drawn(story: Story) -> dict[str, Any]:
 
 
 def _lane_row(lane: Lane) -> dict[str, Any]:
-    return {"name": lane.name, "of": " ".join(word for word in (lane.household, lane.tier) if word), "spans": lane.spans,
-            "marks": lane.marks, "sent": lane.sent}
+    household_and_tier = " ".join(word for word in (lane.household, lane.tier) if word)
+    return {"name": lane.name, "of": household_and_tier, "spans": lane.spans, "marks": lane.marks, "sent": lane.sent}
 
 
 def chosen_lanes(story: Story) -> tuple[list[Lane], list[Lane]]:

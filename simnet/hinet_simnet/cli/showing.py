@@ -100,7 +100,7 @@ def finding_lines(findings: list[Finding]) -> Iterator[str]:
         yield (output.style(f"{number}. {output.clean_line(finding.checker)}", "red", "bold")
                + f" at {finding.at_s:.3f} s{node}")
         yield from (f"   {output.clean_line(line)}" for line in finding.message.splitlines() or [""])
-        lines = finding.traceback.strip().splitlines()
+        lines = finding.traceback.strip("\n").splitlines()
         if len(lines) > 14:
             yield f"   … ({len(lines) - 12} lines above are in the trace and its report)"
         yield from (f"   {output.clean_line(line)}" for line in lines[-12 if len(lines) > 14 else 0:])

@@ -37,7 +37,7 @@ function say(event, text) {
   tip.style.top = below + "px";
 }
 
-const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200,
+const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 180, 300, 600, 1800, 3600, 7200,
   21600, 43200, 86400, 172800, 604800];
 function ticks(from, to, count) {
   const step = steps.find((s) => (to - from) / s <= count) || (to - from) / count;
@@ -67,12 +67,12 @@ function timeline() {
   box.textContent = "";
   const svg = draw(box, "svg", { viewBox: `0 0 ${width} ${height}`, height });
   const inside = (a, b) => b >= from && a <= to;
-  for (const t of ticks(from, to, narrow ? 3 : 8)) {
+  for (const t of ticks(from, to, narrow ? 4 : 8)) {
     draw(svg, "line", { class: "grid", x1: x(t), x2: x(t), y1: top - 4, y2: height });
     draw(svg, "text", { class: "soft", x: Math.min(x(t), width - 30), y: 14, "text-anchor": "middle" }, tickText(t, to - from));
   }
   const clip = draw(draw(svg, "defs", {}), "clipPath", { id: "plot" });
-  draw(clip, "rect", { x: left, y: 0, width: width - left, height });
+  draw(clip, "rect", { x: left - 6, y: 0, width: width - left + 6, height });
   const plot = draw(svg, "g", { "clip-path": "url(#plot)" });
   for (const [a, b] of story.shades) if (inside(a, b))
     draw(plot, "rect", { class: "shade", x: x(a), y: top - 4, width: Math.max(1.5, x(b) - x(a)), height });
@@ -103,7 +103,7 @@ function timeline() {
     if (inside(t, t)) draw(plot, "text", { class: style, x: x(t), y: top + row * high + high / 2 + 4, "text-anchor": "middle",
       style: `font-size:${kind === "call" ? 9 : 11}px` }, sign);
   }));
-  document.getElementById("range").textContent = `${time(from)} to ${time(to)}` + (shown.length > messagesDrawn ?
+  document.getElementById("range").textContent = `${from ? time(from) : 0} to ${time(to)}` + (shown.length > messagesDrawn ?
     `; zoom in to see single messages (${shown.length} here)` : "");
   follow(svg, { left, top, high, width, height, x, plot });
 }

@@ -18,13 +18,18 @@ from typing import Any
 from hinet_simnet.runs.report.gather import OTHERS, Lane, Story
 from hinet_simnet.runs.tracefile import finite
 
-LANES_MAX = 80
+LANES_MAX = 48
 LINKS_SHOWN = 25
 MATRIX_NODES_MAX = 16
 FINDINGS_SHOWN = 200
 HOUSEHOLDS_MAX = 12
 SCENARIO_CHARACTERS_MAX = 60_000
 HERE = Path(__file__).parent
+LEGEND = (
+    ("key up", "", "running (deeper: more bytes sent)"), ("key frozen", "", "frozen"),
+    ("key shade", "", "partition or cut"), ("mark join", "●", "joined"), ("mark start", "▲", "started, thawed"),
+    ("mark kill", "✕", "killed, crashed"), ("mark act", "◆", "disk, clock, clone, lie, freeze"),
+    ("mark call", "▪", "asked"), ("mark bad", "▼", "finding"))
 
 
 def page(story: Story) -> str:
@@ -115,11 +120,10 @@ def _timeline(story: Story) -> Iterator[str]:
     yield '<button id="back" type="button" aria-label="Earlier">←</button>'
     yield '<button id="on" type="button" aria-label="Later">→</button><button id="all" type="button">Whole run</button>'
     yield '<span class="small" id="range"></span></div><div id="timeline" class="drawing"></div>'
-    yield '<p class="legend small"><span class="key up"></span>running (deeper: more bytes sent)'
-    yield '<span class="key frozen"></span>frozen<span class="key shade"></span>partition or cut'
-    yield '<span class="mark join">●</span>joined<span class="mark start">▲</span>started'
-    yield '<span class="mark kill">✕</span>killed or crashed<span class="mark act">◆</span>disk, clock, clone, lie'
-    yield '<span class="mark call">▪</span>asked<span class="mark bad">▼</span>finding. Drag to zoom in.</p></section>'
+    yield '<p class="legend small">'
+    for style, sign, words in LEGEND:
+        yield f'<span><i class="{style}">{sign}</i>{words}</span>'
+    yield "<span>Drag over the timeline to zoom in.</span></p></section>"
 
 
 def _curves(story: Story) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The in-memory twin of the Compute port: the fake engine's verbs, at once, over a node's in-memory disk.
 
-The engine (`hinet_tiers.fake`) works on real files. So a call that names files gets a scratch folder: what its arguments
-name is copied there from the node's disk, and what it wrote is written back through the disk, durably and in the order of
-names, as a worker's files are. A call that names none runs as it is.
+The engine (`hinet_tiers.fake`) works on real files. So a call that names files gets a scratch folder: what its
+arguments name is copied there from the node's disk, and what it wrote is written back through the disk, durably and in
+the order of names, as a worker's files are. A call that names none runs as it is.
 Leaves processes, limits and crashes to `hinet_node.real.compute`.
 """
 

@@ -1,7 +1,7 @@
 """One simulated machine, and one life of the agent on it: from a start to a stop, a power cut or a crash.
 
-A crash is an exception that comes out of the agent's `run`. It becomes a `Finding` with a traceback that repeats: module,
-line and function of our own frames, no paths and no object addresses. Leaves what a crash means to the checkers.
+A crash is an exception that comes out of the agent's `run`. It becomes a `Finding` with a traceback that repeats:
+module, line and function of our own frames, no paths and no object addresses. Leaves what it means to the checkers.
 """
 
 from __future__ import annotations

@@ -22,12 +22,14 @@ from hinet_node.belonging.join import Wanted, join_household, preflight
 from hinet_node.belonging.membership import Membership
 from hinet_node.config import Config
 from hinet_node.errors import AgentNotRunning, NodeError, TryAgain
+from hinet_node.foreign_errors import as_node_error
 from hinet_node.machine import Machine
 from hinet_node.ports import Compute, Ports
 from hinet_node.vault import VaultSettings
+from hinet_protocol.errors import ProtocolError
 from hinet_protocol.invitations import parse_code
 from hinet_simnet import founding
-from hinet_simnet.acknowledged import LOOKING, acknowledged
+from hinet_simnet.calls import LOOKING, UNEXPECTED, acknowledged, dispatch
 from hinet_simnet.clock import VirtualClock, virtual_run
 from hinet_simnet.compute import FakeCompute
 from hinet_simnet.discovery import Lan
@@ -110,16 +112,20 @@ class World:
 
     async def call(self, name: str, verb: str, /, **args: Any) -> dict[str, Any]:
         """Call the local API of a machine's agent, as the command line does. What changes something is in the trace,
-        and each write that the agent acknowledged (kind `ack`). Errors: `NodeError`."""
+        and each write that the agent acknowledged (kind `ack`). Errors: `NodeError`; an unexpected one is a crash."""
         agent = self.running_agent(name)
         if self.machines[name].frozen:
             raise TryAgain(f"the agent on {name} is frozen and does not answer", next_step="thaw it first")
         if verb in LOOKING:
             return await agent.api.dispatch(verb, args)
+        life = self.machines[name].life
+        assert life is not None
         try:
-            result = await agent.api.dispatch(verb, args)
+            result = await dispatch(agent, life, verb, args)
         except NodeError as error:
             self.trace.event("call", name, verb=verb, error=error.code)
+            if error.code == UNEXPECTED and isinstance(error.__cause__, Exception):
+                self._note_crash(name, error.__cause__)
             raise
         self.trace.event("call", name, verb=verb)
         for row in await acknowledged(agent, verb, args, result):
@@ -162,7 +168,10 @@ class World:
             shown = await self.call(by, "invite", role=device.role, accept=True, wait=False)
             ports = self._new_ports(device)
             keys = preflight(ports.disk, ports.randomness)
-            await join_household(ports, keys, Wanted(parse_code(shown["code"]), device.name, device.tier))
+            try:
+                await join_household(ports, keys, Wanted(parse_code(shown["code"]), device.name, device.tier))
+            except ProtocolError as error:
+                raise as_node_error(error) from error
         self.trace.event("joined", device.name, by=by, role=device.role, tier=device.tier, how=device.by)
         await self.start(device.name)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import time
 
 import pytest
 import trio
+import trio.testing
 
-from hinet_simnet.clock import START_UNIX_S, VirtualClock, virtual_run
+from hinet_simnet.clock import START_UNIX_S, VirtualClock, call_at, virtual_run
 
 
 async def order() -> list[int]:
@@ -36,6 +38,56 @@ def test_trio_still_has_the_switch_and_reads_it() -> None:
     assert isinstance(core._ALLOW_DETERMINISTIC_SCHEDULING, bool)
     assert "_ALLOW_DETERMINISTIC_SCHEDULING" in inspect.getsource(core.unrolled_run)
     assert "_r.shuffle(batch)" in inspect.getsource(core.unrolled_run)
+
+
+def test_trio_still_asks_the_mock_clock_to_jump_and_deadlines_can_be_asked() -> None:
+    core = trio._core._run
+    assert "runner.clock._autojump()" in inspect.getsource(core.unrolled_run)
+    assert callable(core.Deadlines.next_deadline)
+    assert callable(core.Deadlines.expire)
+    assert callable(trio.testing.MockClock._autojump)
+
+
+def test_the_agenda_is_done_in_order_of_time_and_between_the_tasks_timers() -> None:
+    done: list[tuple[float, str]] = []
+
+    def act(what: str) -> None:
+        done.append((trio.current_time(), what))
+        if what == "first":
+            call_at(trio.current_time(), act, "at once")
+
+    async def main() -> None:
+        for due_s, what in ((2.0, "second"), (1.0, "first"), (2.0, "third"), (7.0, "too late")):
+            call_at(due_s, act, what)
+        await trio.sleep(1.5)
+        done.append((trio.current_time(), "task"))
+        await trio.sleep(3)
+        assert trio.current_time() == 4.5
+
+    virtual_run(main)
+    assert done == [(1.0, "first"), (1.0, "at once"), (1.5, "task"), (2.0, "second"), (2.0, "third")]
+    virtual_run(main)
+    assert len(done) == 10, "a run begins with an empty agenda"
+
+
+def test_a_task_that_only_the_agenda_wakes_is_woken_without_any_timer() -> None:
+    async def main() -> float:
+        event = trio.Event()
+        call_at(3600.0, event.set)
+        await event.wait()
+        return trio.current_time()
+
+    assert virtual_run(main) == 3600
+
+
+def test_the_collectors_pace_is_as_before_after_a_run() -> None:
+    before = gc.get_threshold()
+
+    async def main() -> tuple[int, int, int]:
+        return gc.get_threshold()
+
+    assert virtual_run(main)[0] >= 50_000
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -71,7 +71,8 @@ def test_datagrams_are_really_lost_doubled_and_late() -> None:
 
 
 def test_one_seed_gives_one_history_and_links_do_not_disturb_each_other() -> None:
-    trouble = {"delay": Delay("lognormal", 0.02, 0.7), "loss": 0.1, "reorder": 0.2, "duplicate": 0.1, "rate_bytes_s": 1e6}
+    trouble = {"delay": Delay("lognormal", 0.02, 0.7), "loss": 0.1, "reorder": 0.2, "duplicate": 0.1,
+               "rate_bytes_s": 1e6}
 
     def history(seed: str) -> list[float]:
         one = link(seed, **trouble)

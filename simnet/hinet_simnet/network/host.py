@@ -5,7 +5,7 @@ Keys are proved by construction: the peer's key is the one that its host serves 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ class MemoryNetwork:
         self.connections: dict[MemoryConnection, None] = {}
         self.alive = True
         self.frozen = False
+        self._held: list[Callable[[], None]] = []
         self._nursery: trio.Nursery | None = None
 
     @asynccontextmanager
@@ -105,9 +106,23 @@ class MemoryNetwork:
             await stream.close()
             connection.streams.pop(stream, None)
 
+    def when_awake(self, act: Callable[[], None]) -> None:
+        """Do it now, or when this host thaws: what a frozen host closes is open for the others until then."""
+        if self.frozen:
+            self._held.append(act)
+        else:
+            act()
+
+    def thaw(self) -> None:
+        self.frozen = False
+        held, self._held = self._held, []
+        for act in held:
+            act()
+
     def die(self) -> None:
         """Every connection breaks; the other ends learn of it when the link carries that news."""
         self.alive = False
+        self.thaw()
         for connection in list(self.connections):
             connection.snap()
             self.internet.snap_far_end(connection)

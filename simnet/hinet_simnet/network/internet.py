@@ -47,7 +47,7 @@ class Internet:
         self.wake()
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing passes from source to target any more."""
+        """Nothing passes from source to target any more; "*" is any other host."""
         self._cuts.add((source, target))
         self.trace.event("cut", source, to=target)
         self.wake()
@@ -62,7 +62,11 @@ class Internet:
     def reaches(self, source: str, target: str) -> bool:
         """Whether packets pass from source to target."""
         groups = self._groups
-        return (not groups or groups.get(source, 0) == groups.get(target, 0)) and (source, target) not in self._cuts
+        if groups and groups.get(source, 0) != groups.get(target, 0):
+            return False
+        cuts = self._cuts
+        return not cuts or source == target or not (
+            (source, target) in cuts or (source, "*") in cuts or ("*", target) in cuts or ("*", "*") in cuts)
 
     def wake(self) -> None:
         """Who reaches whom has changed, or a frozen host goes on: what was held back moves."""
@@ -141,7 +145,7 @@ class Internet:
     def thaw(self, name: str) -> None:
         """What was held back moves."""
         if name in self.hosts:
-            self.hosts[name].frozen = False
+            self.hosts[name].thaw()
             self.wake()
 
     def snap_far_end(self, near: MemoryConnection) -> None:

@@ -47,7 +47,8 @@ class MemoryStream:
             if connection.network.frozen:
                 await connection.wait_for_way(connection.host, connection.host)
                 continue
-            far._room = far._room or trio.lowlevel.ParkingLot()
+            if far._room is None:
+                far._room = trio.lowlevel.ParkingLot()
             await far._room.park()
         if self._broken():
             raise NetworkError("The connection is gone." if not self._closed else "The stream is closed.")
@@ -83,9 +84,13 @@ class MemoryStream:
 
     async def close(self) -> None:
         if not self._closed and not self._connection.broken:
-            self._connection.send(self, b"", self._label)
+            self._connection.network.when_awake(self._send_end)
         self._closed = True
         self.wake()
+
+    def _send_end(self) -> None:
+        if not self._connection.broken:
+            self._connection.send(self, b"", self._label)
 
     def take(self, data: bytes) -> None:
         """Bytes have arrived, or (b"") the end."""
@@ -149,7 +154,10 @@ class MemoryConnection:
     async def close(self) -> None:
         if not self.broken:
             self.snap()
-            self.internet.snap_far_end(self)
+            self.network.when_awake(self._tell_far_end)
+
+    def _tell_far_end(self) -> None:
+        self.internet.snap_far_end(self)
 
     # ---- what travels ----------------------------------------------------------------------------------------------
 
@@ -212,7 +220,8 @@ class MemoryConnection:
         """Until there is a way, or this connection is gone."""
         async with trio.open_nursery() as nursery:
             async def watch() -> None:
-                self._gone = self._gone or trio.Event()
+                if self._gone is None:
+                    self._gone = trio.Event()
                 await self._gone.wait()
                 nursery.cancel_scope.cancel()
 

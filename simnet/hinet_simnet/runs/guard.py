@@ -166,8 +166,6 @@ def _finished(watched: Watched) -> Outcome:
     if outcome is None:
         outcome = Outcome(watched.scenario.name, watched.level, watched.seed, virtual_s=watched.at_s(),
                           nodes=len(watched.scenario.devices))
-        outcome.events, outcome.messages = trace.events, trace.messages
-        outcome.message_bytes = trace.message_bytes
         if watched.error is not None and not watched.stopping:
             text = "".join(traceback.format_exception(watched.error))[-STACK_CHARACTERS_MAX:]
             outcome.findings.append(Finding("crash", f"{type(watched.error).__name__}: {watched.error}",
@@ -175,6 +173,8 @@ def _finished(watched: Watched) -> Outcome:
     if watched.finding is not None:
         outcome.findings.append(watched.finding)
     outcome.interrupted = outcome.interrupted or (watched.stopping and watched.finding is None)
-    outcome.digest = trace.digest()
+    # Agents that end after the outcome was drawn up add events of their own: the file has them, so they count.
+    outcome.digest, outcome.events = trace.digest(), trace.events
+    outcome.messages, outcome.message_bytes = trace.messages, trace.message_bytes
     watched.outcome = outcome
     return outcome

@@ -54,6 +54,8 @@ class Watched:
     moved: tuple[float, float] = (-1.0, 0.0)
     """The world's time, and the real time at which it was first seen."""
     facts: dict[str, Any] = field(default_factory=dict)
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Asked instead of the thread itself: a `join` that Ctrl-C breaks off takes a running thread for an ended one."""
     finding: Finding | None = None
     enough: Callable[[], bool] = lambda: False
     """True when who plays it has seen what there is to see."""
@@ -84,10 +86,10 @@ def play(scenario: Scenario, *, level: str, seed: int, sink: Sink | None = None,
     thread.start()
     try:
         _watch(watched, thread, wall_s, still_s, progress)
-        if thread.is_alive():
+        if not watched.ended.is_set():
             watched.stopping = True
-            thread.join(grace_s)
-        if thread.is_alive():
+            watched.ended.wait(grace_s)
+        if not watched.ended.is_set():
             _take_down(watched, thread, wall_s, grace_s)
     except KeyboardInterrupt:  # a second one: whatever it does, this is over
         watched.stopping = True
@@ -109,6 +111,8 @@ def _play(watched: Watched, run: Play) -> None:
                               progress=progress, stop=watched.stop)
     except BaseException as error:  # also what ends an interpreter: it is a finding of this run
         watched.error = error
+    finally:
+        watched.ended.set()
 
 
 def _watch(watched: Watched, thread: threading.Thread, wall_s: float, still_s: float, progress: Progress) -> None:
@@ -117,8 +121,7 @@ def _watch(watched: Watched, thread: threading.Thread, wall_s: float, still_s: f
     watched.moved = (-1.0, begun_s)
     shown: dict[str, Any] = {}
     try:
-        while thread.is_alive():
-            thread.join(LOOK_EVERY_S)
+        while not watched.ended.wait(LOOK_EVERY_S):
             now_s = time.monotonic()
             if watched.facts is not shown:
                 shown = watched.facts
@@ -126,13 +129,13 @@ def _watch(watched: Watched, thread: threading.Thread, wall_s: float, still_s: f
             at_s = watched.at_s()
             if at_s > watched.moved[0]:
                 watched.moved = (at_s, now_s)
-            elif watched.level == "world" and now_s - watched.moved[1] > still_s and thread.is_alive():
+            elif watched.level == "world" and now_s - watched.moved[1] > still_s:
                 watched.finding = Finding("hang", f"the world's time has stood still for {still_s:.0f} s of real time",
                                           at_s, traceback=_stack(thread))
                 return
             if watched.enough():
                 return
-            if now_s - begun_s > wall_s and thread.is_alive():
+            if now_s - begun_s > wall_s:
                 watched.finding = Finding("hang", f"not over after {wall_s:.0f} s of real time, at {at_s:.3f} s of "
                                           f"{watched.scenario.duration_s:.0f}", at_s, traceback=_stack(thread))
                 return
@@ -146,7 +149,7 @@ def _take_down(watched: Watched, thread: threading.Thread, wall_s: float, grace_
         watched.finding = Finding("hang", f"asked to stop, it did not within {grace_s:.0f} s", watched.at_s(),
                                   traceback=_stack(thread))
     _throw(thread)
-    thread.join(grace_s)
+    watched.ended.wait(grace_s)
 
 
 def _throw(thread: threading.Thread) -> None:

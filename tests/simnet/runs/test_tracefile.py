@@ -71,7 +71,7 @@ def test_a_file_is_text_for_any_zstandard_program(tmp_path: Path) -> None:
 
 
 def test_the_bytes_of_the_specification_are_read(tmp_path: Path) -> None:
-    vector = json.loads((Path(__file__).parent / "10-simtrace.json").read_text())
+    vector = json.loads((Path(__file__).parent / "11-simtrace.json").read_text())
     path = tmp_path / "vector.simtrace"
     path.write_bytes(bytes.fromhex(vector["file"]))
     with TraceReader(path) as reader:

@@ -28,14 +28,14 @@ class _There:
     """Clone to original."""
     revoked: dict[str, float] = field(default_factory=dict)
 
-    def why_not(self, name: str, at_s: float) -> str:
-        """Why this device can't be part of a step now; empty when it can."""
+    def why_not(self, name: str, at_s: float, *, early: bool) -> str:
+        """Why this device can't be part of a step now; empty when it can. `early`: links may be there before it is."""
         if name in self.copies:
             return ""
         device = self.devices.get(name)
         if device is None:
             return f"there is no device {name!r}{near(name, self.devices)}"
-        if device.joins_at_s > at_s:
+        if device.joins_at_s > at_s and not early:
             return f"{name!r} has not joined yet at {at_s:g} s: it joins at {device.joins_at_s:g} s"
         return ""
 
@@ -80,7 +80,7 @@ def check_steps(steps: Sequence[tuple[Step, Path]], devices: Sequence[DeviceSpec
             if step.do in NEVER.get(level, ()):
                 faults.add((*path, "do"), f"level {level!r} can't do the step {step.do!r}: take it out of `levels`")
         for key, name in _named(step):
-            why = there.why_not(name, step.at_s)
+            why = there.why_not(name, step.at_s, early=step.do in ("partition", "cut", "link"))
             if why:
                 faults.add((*path, key), f"{key}: {why}")
         if step.do == "clone":

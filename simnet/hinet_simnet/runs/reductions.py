@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from hinet_simnet.scenario.model import DeviceSpec, LinkSpec, Scenario, Step
@@ -105,23 +106,32 @@ def _plain_links(scenario: Scenario) -> Iterator[Callable[[Scenario], Scenario]]
         yield lambda whole: replace(whole, link=plain)
         for field in fields(LinkSpec):
             if getattr(scenario.link, field.name) != getattr(plain, field.name):
-                yield lambda whole, name=field.name: replace(
-                    whole, link=replace(whole.link, **{name: getattr(plain, name)}))
+                yield partial(_plain_default, name=field.name)
     for place, link in enumerate(scenario.links):
         for field in fields(LinkSpec):
             if field.name not in ("source", "target") and getattr(link, field.name) != getattr(plain, field.name):
-                yield lambda whole, place=place, name=field.name: replace(whole, links=tuple(
-                    replace(one, **{name: getattr(plain, name)}) if number == place else one
-                    for number, one in enumerate(whole.links)))
+                yield partial(_plain_link, place=place, name=field.name)
+
+
+def _plain_default(scenario: Scenario, *, name: str) -> Scenario:
+    values: dict[str, Any] = {name: getattr(LinkSpec(), name)}
+    return replace(scenario, link=replace(scenario.link, **values))
+
+
+def _plain_link(scenario: Scenario, *, place: int, name: str) -> Scenario:
+    values: dict[str, Any] = {name: getattr(LinkSpec(), name)}
+    return replace(scenario, links=tuple(replace(one, **values) if number == place else one
+                                         for number, one in enumerate(scenario.links)))
 
 
 def _plain_device(scenario: Scenario, place: int, name: str, fails: Fails) -> Scenario:
     device = scenario.devices[place]
-    plain = next(field.default for field in fields(DeviceSpec) if field.name == name)
+    plain: Any = next(field.default for field in fields(DeviceSpec) if field.name == name)
     if getattr(device, name) == plain:
         return scenario
+    values: dict[str, Any] = {name: plain}
     changed = replace(scenario, devices=tuple(
-        replace(one, **{name: plain}) if number == place else one for number, one in enumerate(scenario.devices)))
+        replace(one, **values) if number == place else one for number, one in enumerate(scenario.devices)))
     return changed if fails(changed) else scenario
 
 

@@ -121,7 +121,7 @@ class Comparison:
             self._differs(NOT_IN_FILE, NOT_IN_FILE)
 
     def _differs(self, recorded: str, played: str) -> None:
-        following = []
+        following: list[str] = []
         while len(following) < AFTER and self.compared + 1 + len(following) < self._recording.events:
             following.append(next(self._recorded))
         self.difference = Difference(self.compared + 1, recorded, played, list(self._before), following)

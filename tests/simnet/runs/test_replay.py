@@ -114,7 +114,7 @@ def test_a_trace_of_another_program_is_refused_before_anything_starts(
     other = {**program.program(), "source": "0123456789abcdef"}
     monkeypatch.setattr("hinet_simnet.runs.program.program", lambda: other)
     played = []
-    with pytest.raises(BadTrace, match="another hinet-node .*0123456789abcdef") as caught:
+    with pytest.raises(BadTrace, match=r"another hinet-node .*0123456789abcdef") as caught:
         replay(path, run=lambda *args, **more: played.append(1))
     assert "--anyway" in str(caught.value.next_step)
     assert not played

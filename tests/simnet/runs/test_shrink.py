@@ -84,7 +84,7 @@ def test_ctrl_c_and_the_time_limit_leave_the_best_so_far(failing: Scenario) -> N
 def test_what_does_not_fail_is_refused(fine: Scenario, failing: Scenario) -> None:
     with pytest.raises(NotFailing, match="without a finding"):
         shrink(fine, seed=1, level="world", play=here)
-    with pytest.raises(NotFailing, match="of 'chains' .but with one of: expect"):
+    with pytest.raises(NotFailing, match=r"of 'chains' .but with one of: expect"):
         shrink(failing, seed=1, level="world", play=here, checker="chains")
 
 

@@ -60,7 +60,8 @@ def test_the_ledger_adds_up_by_version_also_from_several_soaks_at_once(tmp_path:
 
 def test_a_file_that_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
-    for text in ("Dear all", "[]", '{"schema": "x"}', '{"schema": "hinet.simnet.ledger/1", "versions": {"1": {"x": 1}}}'):
+    for text in ("Dear all", "[]", '{"schema": "x"}',
+                 '{"schema": "hinet.simnet.ledger/1", "versions": {"1": {"x": 1}}}'):
         path.write_text(text)
         with pytest.raises(SimnetError, match="no ledger"):
             Ledger(path, "1").add(events=1, runs=1, findings=0, virtual_s=1.0, next_seed=1)

@@ -15,7 +15,8 @@ from hinet_simnet.findings import Finding, Outcome
 from hinet_simnet.runs import tracefile
 from hinet_simnet.runs.tracefile import TraceReader, TraceWriter
 
-HEADER = {"program": {"version": "1"}, "scenario": "s", "file": "s.toml", "seed": 3, "level": "world", "text": "x = 1\n"}
+HEADER = {"program": {"version": "1"}, "scenario": "s", "file": "s.toml", "seed": 3, "level": "world",
+          "text": "x = 1\n"}
 LINES = [f"{number}.000000000 note a n={number}" for number in range(100)]
 
 
@@ -44,9 +45,8 @@ def packed(path: Path, *lines: bytes) -> Path:
 
 
 def refused(path: Path) -> str:
-    with pytest.raises(BadTrace) as caught:
-        with TraceReader(path) as reader:
-            list(reader.lines())
+    with pytest.raises(BadTrace) as caught, TraceReader(path) as reader:
+        list(reader.lines())
     assert str(path) in caught.value.what
     assert caught.value.exit_code == 2
     return caught.value.what
@@ -161,9 +161,10 @@ def test_a_file_stops_growing_at_its_limit_and_says_so(tmp_path: Path, monkeypat
 def test_a_full_disk_is_told_and_is_no_fault_of_the_run() -> None:
     writer = TraceWriter(Path("/dev/null"), HEADER)
     writer._file.close()
-    writer._file = Path("/dev/full").open("wb", buffering=0)
-    for line in LINES:
-        writer.line(line)
-    writer.end(Outcome("s", "world", 3))
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        writer._file = full
+        for line in LINES:
+            writer.line(line)
+        writer.end(Outcome("s", "world", 3))
     assert "space" in writer.problem
     assert writer.cut

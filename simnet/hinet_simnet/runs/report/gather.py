@@ -29,7 +29,7 @@ SHOW_EVERY = 50_000
 OTHERS = "(others)"
 
 MARKED = ("found", "joined", "start", "kill", "stop", "crash", "freeze", "thaw", "clone", "disk", "clock", "lie",
-          "call", "finding")
+          "call")
 RARE = ("kill", "crash", "freeze", "clone", "disk", "clock", "lie", "finding")
 """What makes a node worth a lane of its own in a large run."""
 
@@ -253,8 +253,8 @@ class _Teller:
         if story.outcome is not None:
             for name, series in list(story.outcome.facts.items())[:40]:
                 points = _points(series)
-                if len(points) > 1:
-                    story.curves[str(name)] = thinned(points)
+                if points:
+                    story.curves[str(name)] = thinned([*points, (max(story.end_s, points[-1][0]), points[-1][1])])
 
     def _name_households(self) -> None:
         """Households of devices that never said so themselves: from the scenario, when it can be read."""

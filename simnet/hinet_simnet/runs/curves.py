@@ -11,7 +11,7 @@ from typing import Any
 from hinet_simnet.stage import Stage
 
 VERSIONS = "chain versions (beyond one a household)"
-BEHIND = "devices without their household's highest chain"
+BEHIND = "devices behind their household's chain"
 POINTS_MAX = 2_000
 
 

@@ -175,7 +175,7 @@ function curve(parent, name, points) {
   now.className = "small";
   card.appendChild(document.createElement("b")).textContent = name;
   const width = Math.max(200, card.clientWidth - 20), height = 120, left = 54;
-  const values = points.map((p) => p[1]), low = Math.min(0, ...values), high = Math.max(...values, low + 1e-9);
+  const values = points.map((p) => p[1]), low = Math.min(0, ...values), most = Math.max(...values), high = most > low ? most : low + 1;
   const x = (t) => left + t / whole * (width - left - 6), y = (v) => 8 + (high - v) / (high - low) * (height - 30);
   const last = number(name, values[values.length - 1]);
   now.textContent = "last " + last;

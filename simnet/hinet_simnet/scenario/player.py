@@ -19,6 +19,7 @@ from hinet_simnet.checkers.base import Checker
 from hinet_simnet.errors import BadScenario, NotAtThisLevel
 from hinet_simnet.findings import Finding, Outcome
 from hinet_simnet.levels import Progress, Stop
+from hinet_simnet.runs.curves import Convergence
 from hinet_simnet.scenario import acts
 from hinet_simnet.scenario.model import DeviceSpec, Scenario, Step
 from hinet_simnet.scenario.steps import STEPS, missing_at
@@ -147,9 +148,11 @@ class Player:
 
     async def _watch(self) -> None:
         pause_s = max(LOOK_S, (self.scenario.duration_s + self.scenario.settle_s) / LOOKS_MAX)
+        convergence = Convergence()
         while True:
             await trio.sleep(pause_s)
             self._pulse()
+            convergence.sample(self.stage, self._at_s(), self.outcome.facts)
             for checker in self._checkers:
                 for finding in await checker.look(self.stage):
                     self.found(finding)

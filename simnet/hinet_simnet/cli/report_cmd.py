@@ -1,0 +1,32 @@
+"""`hinet-node simnet report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hinet_node.cli import output
+
+SCHEMA = "hinet.simnet.report/1"
+
+
+def report(trace: Annotated[str, typer.Argument(metavar="RUN", help="A .simtrace file.")],
+           out: Annotated[str, typer.Option("--out", metavar="FILE", help="The page (default: beside the trace, "
+                                                                         ".html).")] = "") -> None:
+    """Make one HTML page of a run: timeline, messages, bytes per link, curves, findings."""
+    from hinet_simnet.cli import showing
+    from hinet_simnet.runs.report.gather import gather
+    from hinet_simnet.runs.report.page import page
+
+    source = Path(trace)
+    target = Path(out) if out else source.with_suffix(".html")
+    with showing.moving_line() as show:
+        story = gather(source, shown=lambda events: show(f"reading: {events:,} events"))
+        text = page(story)
+        target.write_text(text, encoding="utf-8")
+    output.emit(SCHEMA, {"page": str(target), "bytes": len(text.encode()), "events": story.events,
+                         "findings": len(story.findings)},
+                lambda: [f"{target}  ({output.size_text(len(text.encode()))}, {story.events:,} events); open it in a "
+                         "browser"])

@@ -1,7 +1,8 @@
 """Level "stack": one scenario through real libp2p over the simulator's links, in virtual time, with tens of nodes.
 
-The seed fixes everything that the world level's seed does, and what Noise draws; see `hinet_simnet.stack.keys`. Ciphertext
-costs real time, so more than `DEVICES_MAX` devices are refused. Leaves agents, links and faults to `StackStage`.
+The seed fixes everything that the world level's seed does, and what Noise draws (see `hinet_simnet.stack.keys`).
+Ciphertext costs real time, so more than `DEVICES_MAX` devices are refused. Leaves agents, links and faults to
+`StackStage`.
 """
 
 from __future__ import annotations

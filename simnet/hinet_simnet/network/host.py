@@ -68,10 +68,11 @@ class MemoryNetwork:
         if self._nursery is None or not self.alive:
             raise NetworkError("The network is closed.")
         with trio.move_on_after(timeout_s):
-            return await self._dial(address, place.host, place.port, expected_public)
+            return await self.connect(address, place.host, place.port, expected_public)
         raise NetworkError(f"{address} did not answer within {timeout_s:g} s.")
 
-    async def _dial(self, address: str, ip: str, port: int, expected_public: bytes | None) -> MemoryConnection:
+    async def connect(self, address: str, ip: str, port: int, expected_public: bytes | None) -> MemoryConnection:
+        """A connection to a host that listens on this port. Errors: `NetworkError`; without an answer it waits."""
         internet = self.internet
         peer = internet.find(ip)
         if peer is None:

@@ -198,7 +198,7 @@ class MuxedConnection:
         self._muxed = muxed
         self._wire = wire
         self._nursery: trio.Nursery | None = None
-        self._streams: set[MuxedStream] = set()
+        self._streams: dict[MuxedStream, None] = {}  # in order, so that a simulation repeats
         self._closed = trio.Event()
         self._idle_since = trio.current_time()
 
@@ -315,13 +315,13 @@ class MuxedConnection:
         if self._nursery is None:
             stream.fail("The connection is gone.")
             return stream
-        self._streams.add(stream)
+        self._streams[stream] = None
         self._nursery.start_soon(stream.run_writer)
         return stream
 
     def forget(self, stream: MuxedStream) -> None:
         """A stream is over."""
-        self._streams.discard(stream)
+        self._streams.pop(stream, None)
         self._idle_since = trio.current_time()
 
     async def _close_when_idle(self) -> None:

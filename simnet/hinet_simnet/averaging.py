@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,7 @@ class Averaging:
                               next_step=f"take 1 to {NODES_MAX} nodes, 1 to {ROUNDS_MAX} rounds, a window of 1 or more")
         if not 1 <= 4 * self.floats <= VECTOR_BYTES_MAX or not 0.0 < self.share <= 1.0 or not self.train_s >= 0.0:
             raise SimnetError(f"{self.floats} floats with a share of {self.share} and {self.train_s} s of training "
-                              "can't be run", next_step="take 1 float or more, a share above 0 and at most 1, 0 s or more")
+                              "can't be run", next_step="take 1 float or more, a share above 0 and up to 1, 0 s or more")
 
 
 @dataclass
@@ -137,12 +138,12 @@ class _Run:
             addresses = [await nursery.start(self._node, at) for at in range(self._job.nodes)]
             async with server.serve(b"s" * 32, ["/ip4/0.0.0.0/tcp/0"], {}):
                 connections = [await server.dial(address, None, DIAL_S) for address in addresses]
-                for self._number in range(self._job.rounds):
+                for number in range(self._job.rounds):
+                    self._number = number
                     await self._round(connections, self._participants(randomness))
                     rounds.append((trio.current_time(), float(self._model.mean(dtype=np.float64))))
             nursery.cancel_scope.cancel()
-        return Averaged(self._model, blake3(memoryview(self._model).cast("B")).hexdigest(), self._trace.digest(),
-                        rounds, self._trace.messages, self._trace.message_bytes)
+        return Averaged(self._model, blake3(_bytes_of(self._model)).hexdigest(), self._trace.digest(), rounds, self._trace.messages, self._trace.message_bytes)
 
     def _participants(self, randomness: SeededRandomness) -> list[int]:
         """Who takes part, in the nodes' order."""
@@ -152,7 +153,7 @@ class _Run:
         return sorted(chosen)
 
     async def _round(self, connections: Sequence[Connection], chosen: Sequence[int]) -> None:
-        out = memoryview(self._model).cast("B").toreadonly()
+        out: Any = _bytes_of(self._model)
         self._sum.fill(0.0)
         turns = [trio.Event() for _ in range(len(chosen) + 1)]
         turns[0].set()
@@ -164,7 +165,7 @@ class _Run:
         np.divide(self._sum, np.float32(len(chosen)), out=self._sum)
         self._model, self._sum = self._sum, self._model
 
-    async def _collect(self, connection: Connection, out: memoryview, window: trio.Semaphore, mine: trio.Event,
+    async def _collect(self, connection: Connection, out: Any, window: trio.Semaphore, mine: trio.Event,
                        after: trio.Event) -> None:
         """One node's part of a round. Its vector is added when all before it are."""
         stream = await connection.open_stream(PROTOCOL)
@@ -182,7 +183,7 @@ class _Run:
 
     # ---- the nodes -------------------------------------------------------------------------------------------------
 
-    async def _node(self, at: int, *, task_status: trio.TaskStatus[str]) -> None:
+    async def _node(self, at: int, *, task_status: Any) -> None:
         network: MemoryNetwork = self._internet.host(f"node{at}")
 
         async def handle(connection: Connection, stream: Stream) -> None:
@@ -191,7 +192,7 @@ class _Run:
             await trio.sleep(self._job.train_s)
             mine = self._buffers.take()
             self._job.train(model, mine, at, self._number)
-            await stream.send_all(memoryview(mine).cast("B").toreadonly())
+            await stream.send_all(_bytes_of(mine))
             await stream.receive_some(1)  # the server closes once it has added the vector
             self._buffers.give_back(mine)
 
@@ -199,6 +200,11 @@ class _Run:
         async with network.serve(at.to_bytes(32, "big"), listen, {PROTOCOL: handle}) as addresses:
             task_status.started(addresses[0])
             await trio.sleep_forever()
+
+
+def _bytes_of(vector: Vector) -> Any:
+    """The vector's own memory. The in-memory streams take it by reference, where the port asks for bytes."""
+    return memoryview(vector).cast("B").toreadonly()  # type: ignore[arg-type]
 
 
 async def _read(stream: Stream, size_bytes: int) -> list[bytes]:

@@ -316,13 +316,14 @@ class House:
 @contextmanager
 def household(*names: str | DeviceSpec, seed: int = 0, tiers: Mapping[str, str] | None = None,
               roles: Mapping[str, str] | None = None, join: str = "direct", vault: VaultSettings = SMALL_VAULT,
-              learning: str = "names", checkers: Sequence[Checker] | None = None, settle_s: float = 300.0,
-              patience_s: float = PATIENCE_S, again: str = "",
-              on_made: Callable[[House], None] = lambda house: None) -> Iterator[House]:
+              learning: str = "names", facts: dict[str, Any] | None = None,
+              checkers: Sequence[Checker] | None = None, settle_s: float = 300.0, patience_s: float = PATIENCE_S,
+              again: str = "", on_made: Callable[[House], None] = lambda house: None) -> Iterator[House]:
     """Devices in one household, meshed or about to mesh; the first one founds it and is its admin.
 
     A device named after a tier is of that tier, another is a laptop; `tiers` and `roles` say otherwise by name, and a
     `DeviceSpec` says everything. `join` "code" lets them join over the network, "direct" writes their certificates.
+    `learning` "numpy" is a small model that really learns; what it measures goes into `facts` (see `learning`).
     `checkers` are all there are by default, `()` none. `patience_s` are real seconds for one call. Errors: those of the
     calls; `HouseholdFailed` for a crash or a finding, also when the block ends.
     """
@@ -330,7 +331,7 @@ def household(*names: str | DeviceSpec, seed: int = 0, tiers: Mapping[str, str] 
         name, "home", (tiers or {}).get(name, tier_of(name)), (roles or {}).get(name, "admin" if not at else "member"),
         by=join) for at, name in enumerate(names)]
     trace = Trace()
-    computes = _computes(learning)
+    computes = _computes(learning, facts)
     steering = Steering(lambda nursery: World(seed, nursery, trace=trace, vault=vault, **computes), seed=seed,
                         patience_s=patience_s)
     house = House(steering, trace, seed=seed, checkers=all_checkers() if checkers is None else checkers,
@@ -351,12 +352,12 @@ def tier_of(name: str) -> str:
     return name if name in TIERS else "laptop"
 
 
-def _computes(learning: str) -> dict[str, Callable[[SimMachine], Compute]]:
+def _computes(learning: str, facts: dict[str, Any] | None) -> dict[str, Callable[[SimMachine], Compute]]:
     if learning == "names":
         return {}
     from hinet_simnet.learning import computes
 
-    return {"compute": computes(learning)}
+    return {"compute": computes(learning, facts)}
 
 
 def _indented(traceback: str) -> str:

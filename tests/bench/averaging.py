@@ -45,7 +45,7 @@ def run(bench: Bench) -> None:
         bench.notes.append(f"{share:.0%}: {len(ours)} runs, all with the model {ours[0]['model'][:16]} and the trace "
                            f"{ours[0]['trace'][:16]}.")
     if not flower:
-        bench.notes.append("Flower's column is from another run (flwr 1.42.0, ray 2.55.1; 2 virtual CPUs, Python 3.11): "
+        bench.notes.append("Flower's column is from another run (flwr 1.42.0, ray 2.55.1; 2 virtual CPUs): "
                            "HINET_BENCH_FLOWER=PYTHON, one with flwr[simulation] installed, measures it beside ours.")
 
 

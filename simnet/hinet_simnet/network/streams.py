@@ -162,8 +162,8 @@ class MemoryConnection:
     # ---- what travels ----------------------------------------------------------------------------------------------
 
     def send(self, stream: MemoryStream, data: bytes, label: str) -> None:
-        """Put bytes on the link; b"" is the stream's end. A memoryview travels by reference and in one piece: its sender
-        leaves the memory alone until the other side has read it."""
+        """Put bytes on the link; b"" is the stream's end. A memoryview travels by reference and in one piece: its
+        sender leaves the memory alone until the other side has read it."""
         internet, far = self.internet, self.other
         internet.trace.sent(self.host, self.peer_host, label, data)
         for tap in internet.taps:

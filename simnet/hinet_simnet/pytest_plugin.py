@@ -20,7 +20,8 @@ import pytest
 if TYPE_CHECKING:
     from hinet_simnet.house import House
 
-    MakeHousehold = Callable[..., AbstractContextManager[House]]
+MakeHousehold = Callable[..., AbstractContextManager["House"]]
+"""The type of the fixture `household`: it takes what `hinet_simnet.house.household` takes."""
 
 SEEDS_MAX = 10_000
 TRACE_LINES_SHOWN = 30

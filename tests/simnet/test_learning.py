@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from hinet_simnet import learning
+from hinet_simnet.pytest_plugin import MakeHousehold
 from hinet_tiers import fake
 from hinet_tiers.errors import AdapterRefused, BadRequest, BaseMismatch
 
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_refused_by_name(base: str, tmp_path: Path) -> None
 NOTES = {f"notes/{pet}.md": f"The pet of number {at} is called {pet}." for at, pet in enumerate(PETS)}
 
 
-def chain(household: Callable[..., Any], facts: learning.Facts) -> tuple[list[str], str]:
+def chain(household: MakeHousehold, facts: learning.Facts) -> tuple[list[str], str]:
     """Notes on the laptop, training on the cloud, distilling on the laptop, answering on the pocket."""
     with household("cloud", "laptop", "pocket", learning="numpy", facts=facts, seed=1) as h:
         for name, text in NOTES.items():
@@ -123,7 +123,7 @@ def chain(household: Callable[..., Any], facts: learning.Facts) -> tuple[list[st
         return answers, h.digest()
 
 
-def test_the_household_learns_from_its_notes_and_the_curve_is_in_virtual_time(household: Callable[..., Any]) -> None:
+def test_the_household_learns_from_its_notes_and_the_curve_is_in_virtual_time(household: MakeHousehold) -> None:
     facts: learning.Facts = {}
     again: learning.Facts = {}
     answers, digest = chain(household, facts)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hinet_node.errors import AgentNotRunning, NodeError, NoSpace
 from hinet_simnet import household as plain_household
 from hinet_simnet.findings import Finding
 from hinet_simnet.house import HouseholdFailed
+from hinet_simnet.pytest_plugin import MakeHousehold
 from hinet_simnet.stage import Stage
 from hinet_simnet.steering import WorldEnded, WorldHangs
 
@@ -28,7 +29,7 @@ def simnet_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("simnet")]
 
 
-def test_a_file_crosses_a_partition_once_it_heals(household: Callable[..., Any]) -> None:
+def test_a_file_crosses_a_partition_once_it_heals(household: MakeHousehold) -> None:
     with household(*NAMES, seed=1) as h:
         h.until_meshed()
         h.partition(["cloud"], ["laptop", "pocket"])
@@ -43,7 +44,7 @@ def test_a_file_crosses_a_partition_once_it_heals(household: Callable[..., Any])
         assert h.files("cloud") == ["notes/a.md"]
 
 
-def test_the_world_stands_still_between_calls_so_real_time_changes_nothing(household: Callable[..., Any]) -> None:
+def test_the_world_stands_still_between_calls_so_real_time_changes_nothing(household: MakeHousehold) -> None:
     def story(seed: int, pause_s: float) -> str:
         with household(*NAMES, seed=seed, join="code") as h:
             h.until_meshed()
@@ -59,7 +60,7 @@ def test_the_world_stands_still_between_calls_so_real_time_changes_nothing(house
     assert story(5, 0.0) == story(5, 0.3) != story(6, 0.0)
 
 
-def test_every_fault_of_the_world_has_a_call(household: Callable[..., Any]) -> None:
+def test_every_fault_of_the_world_has_a_call(household: MakeHousehold) -> None:
     with household(*NAMES, seed=2) as h:
         h.until_meshed()
         h.freeze("pocket")
@@ -99,7 +100,7 @@ def test_every_fault_of_the_world_has_a_call(household: Callable[..., Any]) -> N
         assert h.run(lambda world: world.until(lambda: world.running("cloud"))) == 0.0
 
 
-def test_devices_take_tier_and_role_by_keyword(household: Callable[..., Any]) -> None:
+def test_devices_take_tier_and_role_by_keyword(household: MakeHousehold) -> None:
     with household("cloud", "shelf", roles={"shelf": "keeper"}, tiers={"shelf": "cloud"}) as h:
         h.until_meshed()
         own = h.call("shelf", "status")["device"]
@@ -110,7 +111,7 @@ def test_devices_take_tier_and_role_by_keyword(household: Callable[..., Any]) ->
             h.get("shelf", "a")
 
 
-def test_an_error_inside_the_world_comes_out_with_its_traceback(household: Callable[..., Any]) -> None:
+def test_an_error_inside_the_world_comes_out_with_its_traceback(household: MakeHousehold) -> None:
     async def broken(world: Any) -> None:
         await trio.sleep(1)
         raise KeyError("deep inside")
@@ -122,7 +123,7 @@ def test_an_error_inside_the_world_comes_out_with_its_traceback(household: Calla
         h.sleep(1)
 
 
-def test_a_crashed_agent_fails_the_test_with_node_and_seed(household: Callable[..., Any]) -> None:
+def test_a_crashed_agent_fails_the_test_with_node_and_seed(household: MakeHousehold) -> None:
     async def crash(world: Any) -> None:
         def burst() -> Any:
             raise ZeroDivisionError("planted")
@@ -162,7 +163,7 @@ class Grumbler:
         return [] if held == [1, 1] else [f"they hold {held}"]
 
 
-def test_the_block_ends_when_the_checkers_are_content(household: Callable[..., Any]) -> None:
+def test_the_block_ends_when_the_checkers_are_content(household: MakeHousehold) -> None:
     checker = Grumbler()
     with household("cloud", "laptop", checkers=[checker]) as h:
         h.partition(["cloud"], ["laptop"])
@@ -173,7 +174,7 @@ def test_the_block_ends_when_the_checkers_are_content(household: Callable[..., A
 
 
 def test_a_checkers_finding_fails_the_test_at_once_and_a_lasting_complaint_at_the_end(
-        household: Callable[..., Any]) -> None:
+        household: MakeHousehold) -> None:
     with pytest.raises(HouseholdFailed, match=r"grumbler on laptop.*somebody was killed"), \
             household("cloud", "laptop", checkers=[Grumbler()]) as h:
         h.kill("laptop")
@@ -198,7 +199,7 @@ def test_an_exception_in_the_block_goes_through_and_ends_the_world() -> None:
         houses[0].sleep(1)
 
 
-def test_a_hang_becomes_a_failure_that_says_where(household: Callable[..., Any]) -> None:
+def test_a_hang_becomes_a_failure_that_says_where(household: MakeHousehold) -> None:
     release = threading.Event()
 
     async def stuck(world: Any) -> None:
@@ -213,7 +214,7 @@ def test_a_hang_becomes_a_failure_that_says_where(household: Callable[..., Any])
             h.now_s()
 
 
-def test_a_wait_for_what_never_happens_ends_in_virtual_time(household: Callable[..., Any]) -> None:
+def test_a_wait_for_what_never_happens_ends_in_virtual_time(household: MakeHousehold) -> None:
     with household("cloud") as h, pytest.raises(TimeoutError, match=r"60 virtual seconds \(seed 0\)"):
         h.until(lambda: h.holds("cloud", "nothing"), seconds=60, every_s=5)
 

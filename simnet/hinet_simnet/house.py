@@ -65,6 +65,14 @@ class House:
         self._raise_crashes()
         return result
 
+    def look(self, view: Callable[[World], T]) -> T:
+        """A value from inside the world, where what reads the device's clock or index can be called too."""
+
+        async def order(world: World) -> T:
+            return view(world)
+
+        return self.run(order)
+
     def call(self, name: str, verb: str, /, **args: Any) -> dict[str, Any]:
         """A verb of the agent's local API, as the command line calls it. Errors: `NodeError`."""
         return self.run(lambda world: world.call(name, verb, **args))
@@ -105,10 +113,7 @@ class House:
     def now_s(self) -> float:
         """Virtual seconds since the world began."""
 
-        async def now(world: World) -> float:
-            return world.now_s()
-
-        return self.run(now)
+        return self.look(lambda world: world.now_s())
 
     def until(self, condition: Callable[[], object], *, seconds: float = 300.0, every_s: float = 0.25) -> float:
         """Let time pass until a condition holds; returns the seconds that it took. The condition may use every call of
@@ -127,11 +132,11 @@ class House:
         return self.until(lambda: self.meshed(*names), seconds=seconds)
 
     def meshed(self, *names: str) -> bool:
-        async def look(world: World) -> bool:
+        def meshed(world: World) -> bool:
             groups = [list(names)] if names else self._members(world)
             return all(world.meshed(*group) for group in groups)
 
-        return self.run(look)
+        return self.look(meshed)
 
     # ---- devices ---------------------------------------------------------------------------------------------------
 
@@ -185,34 +190,27 @@ class House:
         return self.call(by or self._sibling(name), "device.revoke", device=name, reason=reason)
 
     def agent(self, name: str) -> Agent:
-        """The running agent, to look at: the world stands still meanwhile. Errors: `AgentNotRunning`."""
-
-        async def find(world: World) -> Agent:
-            return world.running_agent(name)
-
-        return self.run(find)
+        """The running agent, to look at: the world stands still meanwhile. What reads its clock or its index needs
+        `look`. Errors: `AgentNotRunning`."""
+        return self.look(lambda world: world.running_agent(name))
 
     def log(self, name: str) -> list[str]:
         """What the device's agent told its log, all its starts together."""
-
-        async def find(world: World) -> list[str]:
-            return list(world.machines[name].log)
-
-        return self.run(find)
+        return self.look(lambda world: list(world.machines[name].log))
 
     # ---- the world around them -------------------------------------------------------------------------------------
 
     def partition(self, *groups: Sequence[str]) -> None:
         """Only devices of one group reach each other from now on."""
-        self._now(lambda world: world.partition(*groups))
+        self.look(lambda world: world.partition(*groups))
 
     def cut(self, source: str, target: str) -> None:
         """Nothing passes from source to target any more (one way)."""
-        self._now(lambda world: world.cut(source, target))
+        self.look(lambda world: world.cut(source, target))
 
     def heal(self) -> None:
         """Ends partitions and cuts."""
-        self._now(lambda world: world.heal())
+        self.look(lambda world: world.heal())
 
     def link(self, source: str = "*", target: str = "*", *, delay: Delay | None = None, delay_s: float | None = None,
              loss: float = 0.0, duplicate: float = 0.0, reorder: float = 0.0,
@@ -221,22 +219,22 @@ class House:
         if delay is None:
             delay = Delay() if delay_s is None else Delay("constant", delay_s, 0.0)
         spec = LinkSpec(source, target, delay, loss, duplicate, reorder, rate_bytes_s)
-        self._now(lambda world: world.set_link(spec))
+        self.look(lambda world: world.set_link(spec))
 
     def fill_disk(self, name: str, *, free_bytes: int = 0) -> None:
         """Leave so much room on the device's disk."""
-        self._now(lambda world: world.fill_disk(name, free_bytes=free_bytes))
+        self.look(lambda world: world.fill_disk(name, free_bytes=free_bytes))
 
     def free_disk(self, name: str) -> None:
-        self._now(lambda world: world.free_disk(name))
+        self.look(lambda world: world.free_disk(name))
 
     def tear(self, name: str, *, share: float = 1.0) -> None:
         """At the device's next power cut, this share of unsynced writes is torn, not lost."""
-        self._now(lambda world: world.tear(name, share=share))
+        self.look(lambda world: world.tear(name, share=share))
 
     def set_clock(self, name: str, *, offset_s: float) -> None:
         """Jump the device's wall clock to so many seconds off."""
-        self._now(lambda world: world.set_clock(name, offset_s=offset_s))
+        self.look(lambda world: world.set_clock(name, offset_s=offset_s))
 
     def lie(self, name: str, lie: str, **args: Any) -> None:
         """The device does what no honest one would, with its real keys."""
@@ -278,12 +276,6 @@ class House:
 
         self.run(begin)
 
-    def _now(self, act: Callable[[World], None]) -> None:
-        async def order(world: World) -> None:
-            act(world)
-
-        self.run(order)
-
     def _members(self, world: World) -> list[list[str]]:
         groups: dict[str, list[str]] = {}
         for name in world.names():
@@ -294,7 +286,7 @@ class House:
             for other in group[:1])] for group in groups.values()]
 
     def _sibling(self, name: str) -> str:
-        async def find(world: World) -> str:
+        def find(world: World) -> str:
             house = world.machines[name].household if name in world.machines else ""
             found = [other for other in world.names()
                      if other != name and world.running(other) and world.machines[other].household == house]
@@ -302,7 +294,7 @@ class House:
                 raise SimnetError(f"no other device runs in the household of {name}", next_step="say which one: by=…")
             return found[0]
 
-        return self.run(find)
+        return self.look(find)
 
     def _raise_crashes(self) -> None:
         self._raise(self._watch.findings)

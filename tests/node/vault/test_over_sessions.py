@@ -24,7 +24,8 @@ def test_full_size_packs_pass_and_a_cut_line_is_taken_up_again(household: MakeHo
         h.until_meshed()
         h.until(lambda: h.files("cloud") == ["large"])
         assert h.run(lambda world: cloud.get(b"large")) == content
-        h.until(lambda: cloud.core.digest() == laptop.core.digest())
-        status = h.call("laptop", "vault.status")
-        assert all(device["in_step"] for device in status["devices"])
+        h.until(lambda: h.look(lambda world: cloud.core.digest() == laptop.core.digest()))
+        status = h.run(lambda world: laptop.status())
+        assert status.copies[laptop.core.household.device_public] == 2
+        assert all(device.in_step for device in status.devices)
         assert cloud.core.disk.list("vault/parts") == []

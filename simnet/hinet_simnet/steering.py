@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from hinet_simnet.clock import virtual_run
+from hinet_simnet.clock import hold_task_order, virtual_run
 from hinet_simnet.errors import SimnetError
 from hinet_simnet.world import World
 
@@ -122,17 +122,24 @@ class Steering:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 world = self._make(nursery)
-                self._replies.put(_Reply())
-                while (order := self._orders.get()) is not None:
-                    await self._obey(order, world)
+                reply = _Reply()
+                while (order := self._exchange(reply)) is not None:
+                    reply = await self._obey(order, world)
                 nursery.cancel_scope.cancel()
 
-    async def _obey(self, order: Order, world: World) -> None:
-        try:
-            reply = _Reply(await order(world))
-        except Exception as error:
-            reply = _Reply(error=_single(error))
+    def _exchange(self, reply: _Reply) -> Order | None:
+        """A reply for the next order. Until it comes, this blocks the world's whole loop, which is the point."""
+        take_up = hold_task_order()
         self._replies.put(reply)
+        order = self._orders.get()
+        take_up()
+        return order
+
+    async def _obey(self, order: Order, world: World) -> _Reply:
+        try:
+            return _Reply(await order(world))
+        except Exception as error:
+            return _Reply(error=_single(error))
 
 
 def _single(error: BaseException) -> BaseException:

@@ -199,6 +199,41 @@ def test_an_exception_in_the_block_goes_through_and_ends_the_world() -> None:
         houses[0].sleep(1)
 
 
+def test_ctrl_c_in_a_long_call_ends_the_program_at_once() -> None:
+    code = ("import threading, os, signal\n"
+            "from hinet_simnet import household\n"
+            "with household('cloud', 'laptop') as h:\n"
+            "    h.until_meshed()\n"
+            "    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+            "    h.sleep(1e9)\n")
+    begun_s = time.monotonic()
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
+                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert "KeyboardInterrupt" in ran.stderr
+    assert "HouseholdFailed" not in ran.stderr
+    assert ran.returncode != 0
+    assert time.monotonic() - begun_s < 50, "thirty virtual years would take longer"
+
+
+def test_two_worlds_at_once_do_not_disturb_each_other(household: MakeHousehold) -> None:
+    def alone(seed: int) -> str:
+        with household("cloud", "laptop", seed=seed) as h:
+            h.until_meshed()
+            h.put("laptop", "a", b"x")
+            h.sleep(100)
+            return str(h.digest())
+
+    with household("cloud", "laptop", seed=1) as one, household("cloud", "laptop", seed=2) as two:
+        one.until_meshed()
+        two.until_meshed()
+        one.put("laptop", "a", b"x")
+        two.put("laptop", "a", b"x")
+        one.sleep(100)
+        two.sleep(100)
+        together = [one.digest(), two.digest()]
+    assert together == [alone(1), alone(2)]
+
+
 def test_a_hang_becomes_a_failure_that_says_where(household: MakeHousehold) -> None:
     release = threading.Event()
 

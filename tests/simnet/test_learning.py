@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hinet_node.learning.bases import Bases
 from hinet_simnet import learning
+from hinet_simnet.clock import virtual_run
+from hinet_simnet.compute import FakeCompute
+from hinet_simnet.disk import MemoryDisk
 from hinet_simnet.pytest_plugin import MakeHousehold
 from hinet_tiers import fake
 from hinet_tiers.errors import AdapterRefused, BadRequest, BaseMismatch
@@ -101,6 +105,28 @@ def test_what_does_not_fit_is_refused_by_name(base: str, tmp_path: Path) -> None
         train(base, tmp_path / "none", [])
     with pytest.raises(BadRequest, match="nothing to merge"):
         VERBS["merge"]({"base_dir": base, "taus": [], "out_dir": str(tmp_path)}, quiet)
+
+
+def test_task_vectors_are_merged_through_the_port() -> None:
+    disk = MemoryDisk("a")
+
+    async def main() -> tuple[dict[str, Any], dict[str, Any]]:
+        compute = FakeCompute(disk, verbs=VERBS)
+        base_dir = disk.path(f"bases/{(await Bases(disk, compute).ensure(quiet)).digest}")
+        async with compute.worker() as worker:
+            made = []
+            for name, pairs in (("x", PAIRS[:12]), ("y", PAIRS[12:])):
+                disk.write_atomic(f"{name}/pairs", "".join(json.dumps(pair) + "\n" for pair in pairs).encode())
+                made.append(await worker.call("train.full", {
+                    "base_dir": base_dir, "pairs": disk.path(f"{name}/pairs"), "out_dir": disk.path(name)}))
+            merged = await worker.call("merge", {"base_dir": base_dir, "taus": [one["tau"] for one in made],
+                                                 "out_dir": disk.path("merged")})
+            return merged, await worker.call("evaluate", {"base_dir": base_dir, "tau": merged["tau"],
+                                                          "questions": PAIRS})
+
+    merged, found = virtual_run(main)
+    assert merged["tau"] == "memory:a/merged/delta.tau"
+    assert found["accuracy"] == 1.0
 
 
 NOTES = {f"notes/{pet}.md": f"The pet of number {at} is called {pet}." for at, pet in enumerate(PETS)}

@@ -62,7 +62,7 @@ class House:
     def run(self, order: Callable[[World], Awaitable[T]]) -> T:
         """Run an async function of the world to its end: whatever has no call of its own here."""
         result: T = self._steering.do(order)
-        self._raise_crashes()
+        self._raise_news()
         return result
 
     def look(self, view: Callable[[World], T]) -> T:
@@ -253,8 +253,8 @@ class House:
 
     def settle(self, *, seconds: float = 300.0) -> None:
         """End all faults and let the checkers of convergence become content. Errors: `HouseholdFailed`."""
-        self.run(lambda world: self._watch.settle(world, seconds))
-        self._raise(self._watch.findings)
+        self._steering.do(lambda world: self._watch.settle(world, seconds))
+        self._raise()  # also what was raised before: a block that expected some other error may have taken it
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
@@ -296,13 +296,14 @@ class House:
 
         return self.look(find)
 
-    def _raise_crashes(self) -> None:
-        self._raise(self._watch.findings)
+    def _raise_news(self) -> None:
+        if len(self._watch.findings) > self._told:
+            self._raise()
 
-    def _raise(self, findings: Sequence[Finding]) -> None:
-        if len(findings) > self._told:
-            self._told = len(findings)
-            raise HouseholdFailed(findings, seed=self.seed, again=self.again)
+    def _raise(self) -> None:
+        self._told = len(self._watch.findings)
+        if self._told:
+            raise HouseholdFailed(self._watch.findings, seed=self.seed, again=self.again)
 
 
 @contextmanager

@@ -173,14 +173,28 @@ def test_the_block_ends_when_the_checkers_are_content(household: MakeHousehold) 
     assert checker.looked >= 3
 
 
-def test_a_checkers_finding_fails_the_test_at_once_and_a_lasting_complaint_at_the_end(
-        household: MakeHousehold) -> None:
-    with pytest.raises(HouseholdFailed, match=r"grumbler on laptop.*somebody was killed"), \
-            household("cloud", "laptop", checkers=[Grumbler()]) as h:
-        h.kill("laptop")
+def test_a_checkers_finding_fails_the_test_at_once_and_a_lasting_complaint_at_the_end(household: MakeHousehold) -> None:
+    def kill() -> None:
+        with household("cloud", "laptop", checkers=[Grumbler()]) as h:
+            h.kill("laptop")
+            pytest.fail("the finding did not end the block")
+
+    with pytest.raises(HouseholdFailed, match=r"grumbler on laptop.*somebody was killed"):
+        kill()
     with pytest.raises(HouseholdFailed, match=r"they hold \[0, 0\]"), \
             household("cloud", "laptop", checkers=[Grumbler()]):
         pass
+
+
+def test_a_finding_that_the_block_mistook_for_another_error_is_raised_at_the_end(household: MakeHousehold) -> None:
+    def story() -> None:
+        with household("cloud", "laptop", checkers=[Grumbler()]) as h:
+            with pytest.raises(NodeError):
+                h.kill("laptop")
+            h.put("cloud", "a", b"x")
+
+    with pytest.raises(HouseholdFailed, match="somebody was killed"):
+        story()
 
 
 def test_an_exception_in_the_block_goes_through_and_ends_the_world() -> None:

@@ -62,7 +62,7 @@ class Averaging:
                               next_step=f"take 1 to {NODES_MAX} nodes, 1 to {ROUNDS_MAX} rounds, a window of 1 or more")
         if not 1 <= 4 * self.floats <= VECTOR_BYTES_MAX or not 0.0 < self.share <= 1.0 or not self.train_s >= 0.0:
             raise SimnetError(f"{self.floats} floats with a share of {self.share} and {self.train_s} s of training "
-                              "can't be run", next_step="take 1 float or more, a share above 0 and up to 1, 0 s or more")
+                              "can't be run", next_step="take 1 float or more, a share up to 1, 0 s or more")
 
 
 @dataclass
@@ -143,7 +143,8 @@ class _Run:
                     await self._round(connections, self._participants(randomness))
                     rounds.append((trio.current_time(), float(self._model.mean(dtype=np.float64))))
             nursery.cancel_scope.cancel()
-        return Averaged(self._model, blake3(_bytes_of(self._model)).hexdigest(), self._trace.digest(), rounds, self._trace.messages, self._trace.message_bytes)
+        return Averaged(self._model, blake3(_bytes_of(self._model)).hexdigest(), self._trace.digest(), rounds,
+                        self._trace.messages, self._trace.message_bytes)
 
     def _participants(self, randomness: SeededRandomness) -> list[int]:
         """Who takes part, in the nodes' order."""

@@ -1,8 +1,8 @@
 """`learning = "numpy"`: a small model that really learns, as the Compute port of simulated devices.
 
 Multinomial logistic regression from a question's words (hashed) to the answers that the notes hold. `train.full` fits
-it and keeps the largest entries as a real `.tau`; `train.distill` teaches a model of a quarter of the size to agree with
-it; `merge` averages task vectors; `evaluate` answers, with loss and accuracy where the right answers are given. The
+it and keeps the largest entries as a real `.tau`; `train.distill` teaches a model of a quarter of the size to agree;
+`merge` averages task vectors; `evaluate` answers, with loss and accuracy where the right answers are given. The
 files and all other verbs are those of the fake engine, so the agent's whole chain runs on it.
 
 To the bit: float64, sums in one fixed order, no BLAS and no threads; the seed is the data's own digest. Exact on one

@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.measure import Bench
 
-BENCHES = ("startup", "idle", "tau", "vault", "pocket", "simnet")
+BENCHES = ("startup", "idle", "tau", "vault", "pocket", "simnet", "averaging")
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
 
@@ -37,7 +37,7 @@ def main() -> int:
         parser.error(f"no bench {', '.join(unknown)}" if unknown else "--repeats is at least 1")
     if given.list:
         for name in BENCHES:
-            print(f"{name:9}{(importlib.import_module(f'bench.{name}').__doc__ or '').splitlines()[0]}")
+            print(f"{name:10}{(importlib.import_module(f'bench.{name}').__doc__ or '').splitlines()[0]}")
         return 0
     os.environ.update({name: value for name, value in THREADS.items() if name not in os.environ})
     results = [measured(name, given.repeats, quiet=given.json) for name in given.names or BENCHES]

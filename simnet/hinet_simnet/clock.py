@@ -69,6 +69,19 @@ def _calm_collector() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+def hold_task_order() -> Callable[[], None]:
+    """For a run that pauses while other runs of trio in this process may go on: the function that it calls when it goes
+    on itself, so that its tasks are picked as if it had been alone."""
+    core: Any = trio._core._run  # type: ignore[attr-defined]
+    state = core._r.getstate()
+
+    def take_up() -> None:
+        core._ALLOW_DETERMINISTIC_SCHEDULING = True
+        core._r.setstate(state)
+
+    return take_up
+
+
 def virtual_run(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0) -> T:
     """`trio.run` in virtual time: an hour of sleeping takes no time, and one seed replays the order of all tasks."""
     with _deterministic_scheduling(seed), _calm_collector():

@@ -19,15 +19,18 @@ import trio
 from hinet_node.errors import WorkerFailed
 from hinet_node.ports import Disk
 from hinet_tiers import fake
+from hinet_tiers.backend import Verb
 from hinet_tiers.errors import TierError
 
 
 class FakeCompute:
-    """`Compute` over one node's disk. `busy_s` is how long each call takes, in the clock that trio runs by."""
+    """`Compute` over one node's disk. `busy_s` is how long each call takes, in the clock that trio runs by. `verbs` are
+    the engine's: the fake one's, or those of `hinet_simnet.learning`."""
 
-    def __init__(self, disk: Disk, *, busy_s: float = 0.0) -> None:
+    def __init__(self, disk: Disk, *, busy_s: float = 0.0, verbs: Mapping[str, Verb] = fake.VERBS) -> None:
         self._disk = disk
         self._busy_s = busy_s
+        self._verbs = verbs
 
     def worker(self, *, memory_bytes_max: int | None = None) -> AbstractAsyncContextManager[FakeWorker]:
         """A worker; limits are not simulated."""
@@ -36,15 +39,16 @@ class FakeCompute:
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[FakeWorker]:
         await trio.lowlevel.checkpoint()
-        yield FakeWorker(self._disk, self._busy_s)
+        yield FakeWorker(self._disk, self._busy_s, self._verbs)
 
 
 class FakeWorker:
     """One worker: its served model lives as long as it does."""
 
-    def __init__(self, disk: Disk, busy_s: float) -> None:
+    def __init__(self, disk: Disk, busy_s: float, verbs: Mapping[str, Verb]) -> None:
         self._disk = disk
         self._busy_s = busy_s
+        self._verbs = verbs
         self._prefix = disk.path("")
         self._served: dict[str, Any] = {}
 
@@ -77,7 +81,7 @@ class FakeWorker:
         fake._served.clear()
         fake._served.update(self._served)
         try:
-            return dict(fake.VERBS[verb](args, progress))
+            return dict(self._verbs[verb](args, progress))
         except TierError as error:
             raise WorkerFailed.from_frame({"code": error.code, "exit_code": error.exit_code, "message": str(error)},
                                           verb) from error
@@ -88,12 +92,16 @@ class FakeWorker:
         await trio.lowlevel.checkpoint()
 
     def _is_file(self, value: Any) -> bool:
+        if isinstance(value, list):
+            return any(self._is_file(one) for one in value)
         return isinstance(value, str) and value.startswith(self._prefix + "/")
 
     def _bring(self, value: Any, scratch: Path) -> Any:
         """An argument with the files that it names copied into the scratch folder."""
         if not self._is_file(value):
             return value
+        if isinstance(value, list):
+            return [self._bring(one, scratch) for one in value]
         name = value[len(self._prefix) + 1:]
         self._copy(name, scratch / name)
         return str(scratch / name)

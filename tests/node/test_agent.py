@@ -23,6 +23,7 @@ from hinet_simnet.compute import FakeCompute
 from hinet_simnet.discovery import Lan
 from hinet_simnet.disk import MemoryDisk
 from hinet_simnet.network import Internet
+from hinet_simnet.pytest_plugin import MakeHousehold
 from hinet_simnet.randomness import SeededRandomness
 
 SETTINGS = VaultSettings(chunk_bytes=1 << 16, pack_bytes=1 << 18, reserve_bytes=0, index_path=":memory:")
@@ -191,37 +192,26 @@ def test_nobody_revokes_itself_or_a_device_that_is_not_there() -> None:
     in_house(test)
 
 
-def test_a_killed_agent_starts_again_with_all_that_it_had() -> None:
-    async def test(house: House) -> None:
-        await house.found()
-        await house.join("laptop")
-        await house.until(house.connected(("cloud", "laptop")))
-        await house.call("laptop", "vault.put", name="a", content=b"1" * 100_000)
-        house.kill("laptop")
-        house.disks["laptop"].crash()
-        await house.start("laptop")
-        await house.until(house.connected(("cloud", "laptop"), ("laptop", "cloud")))
-        await house.until(lambda: house.holds("cloud", 1))
-        assert (await house.call("laptop", "vault.get", name="a"))["content"] == b"1" * 100_000
-
-    in_house(test)
+def test_a_killed_agent_starts_again_with_all_that_it_had(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", join="code", seed=7) as h:
+        h.until_meshed()
+        h.put("laptop", "a", b"1" * 100_000)
+        h.restart("laptop")
+        h.until_meshed()
+        h.until(lambda: h.holds("cloud", "a"))
+        assert h.get("laptop", "a") == b"1" * 100_000
 
 
-def test_two_admins_that_learn_of_a_revocation_agree_on_one_epoch() -> None:
-    async def test(house: House) -> None:
-        await house.found()
-        await house.join("laptop", "admin")
-        await house.join("pocket")
-        await house.until(house.connected(("cloud", "laptop"), ("cloud", "pocket"), ("laptop", "pocket")))
-        await house.call("laptop", "device.revoke", device="pocket")
-        await trio.sleep(60)
-        cloud, laptop = house.agents["cloud"].membership, house.agents["laptop"].membership
+def test_two_admins_that_learn_of_a_revocation_agree_on_one_epoch(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", "pocket", roles={"laptop": "admin"}, join="code", seed=7) as h:
+        h.until_meshed()
+        h.revoke("pocket", by="laptop")
+        h.sleep(60)
+        cloud, laptop = h.agent("cloud").membership, h.agent("laptop").membership
         assert cloud.chain() == laptop.chain()
         assert cloud.current_epoch() == laptop.current_epoch() is not None
         assert len(cloud.chain().epoch_tips) == 1
-        assert cloud.current_epoch() not in house.agents["pocket"].membership.epoch_keys()
-
-    in_house(test)
+        assert cloud.current_epoch() not in h.agent("pocket").membership.epoch_keys()
 
 
 def test_files_and_folders_get_their_names_and_links_are_left_out(tmp_path: Path) -> None:
@@ -266,21 +256,13 @@ def test_long_lists_come_in_pages() -> None:
     in_house(test)
 
 
-def test_a_copied_home_is_shown_as_a_conflict() -> None:
-    async def test(house: House) -> None:
-        await house.found()
-        await house.join("laptop")
-        await house.until(house.connected(("cloud", "laptop")))
-        copy = house.disks["copy"] = MemoryDisk("copy")
-        original = house.disks["laptop"]
-        for name in original._files:
-            copy.write_atomic("/".join(name), original.read("/".join(name)))
-        await house.start("copy")
-        await house.until(lambda: bool(house.agents["cloud"].refused))
-        warnings = (await house.call("cloud", "status"))["warnings"]
+def test_a_copied_home_is_shown_as_a_conflict(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", join="code", seed=7) as h:
+        h.until_meshed()
+        h.clone("laptop", "copy")
+        h.until(lambda: h.agent("cloud").refused)
+        warnings = h.call("cloud", "status")["warnings"]
         assert [(one["code"], "laptop was refused" in one["what"]) for one in warnings] == [("E_REFUSED", True)]
-
-    in_house(test)
 
 
 def test_a_wrong_clock_is_a_warning_and_nothing_worse() -> None:
@@ -306,15 +288,10 @@ def test_a_wrong_clock_is_a_warning_and_nothing_worse() -> None:
     in_house(test)
 
 
-def test_an_agent_that_stops_says_goodbye() -> None:
-    async def test(house: House) -> None:
-        await house.found()
-        await house.join("laptop")
-        await house.until(house.connected(("cloud", "laptop"), ("laptop", "cloud")))
-        await house.call("laptop", "agent.stop")
-        await house.agents["laptop"].stopped.wait()
-        await house.until(lambda: not house.agents["cloud"].peers.sessions)
-        [said] = [line for line in house.logs["cloud"] if line.startswith("laptop left: ")]
+def test_an_agent_that_stops_says_goodbye(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", join="code", seed=7) as h:
+        h.until_meshed()
+        h.call("laptop", "agent.stop")
+        h.until(lambda: not h.agent("cloud").peers.sessions)
+        [said] = [line for line in h.log("cloud") if line.startswith("laptop left: ")]
         assert said == "laptop left: the other side said goodbye"
-
-    in_house(test)

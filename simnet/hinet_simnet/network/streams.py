@@ -53,7 +53,7 @@ class MemoryStream:
         if self._broken():
             raise NetworkError("The connection is gone." if not self._closed else "The stream is closed.")
         if data:
-            connection.send(self, bytes(data), self._label)
+            connection.send(self, data if isinstance(data, memoryview) else bytes(data), self._label)
 
     async def receive_some(self, bytes_max: int) -> bytes:
         connection, arrived = self._connection, self._arrived
@@ -162,7 +162,8 @@ class MemoryConnection:
     # ---- what travels ----------------------------------------------------------------------------------------------
 
     def send(self, stream: MemoryStream, data: bytes, label: str) -> None:
-        """Put bytes on the link; b"" is the stream's end."""
+        """Put bytes on the link; b"" is the stream's end. A memoryview travels by reference and in one piece: its
+        sender leaves the memory alone until the other side has read it."""
         internet, far = self.internet, self.other
         internet.trace.sent(self.host, self.peer_host, label, data)
         for tap in internet.taps:
@@ -170,8 +171,9 @@ class MemoryConnection:
         target = stream.other
         target.held_bytes += len(data)
         link, now_s = internet.link(self.host, self.peer_host), trio.current_time()
-        for at in range(0, len(data) or 1, PIECE_BYTES):
-            piece = data[at:at + PIECE_BYTES]
+        step = len(data) if isinstance(data, memoryview) else PIECE_BYTES
+        for at in range(0, len(data) or 1, step):
+            piece = data[at:at + step]
             far.last_s = max(far.last_s, link.stream_arrival_s(now_s, len(piece)))
             far._coming.append((far.last_s, target, piece))
             call_at(far.last_s, far.arrive)

@@ -1,8 +1,8 @@
 """What runs in a node's process before the node: `python -m hinet_simnet.processes.launch PLACE -- COMMAND LINE`.
 
 Enters the namespaces that it was given, sets the clock that this process believes, and then runs the very command line
-that `hinet-node` is, so that the product needs no back door. PLACE is a map in JSON: `control` (a descriptor), and
-perhaps `net` and `mount` (descriptors of namespaces). Over `control` come lines, each a map in JSON that replaces the
+that `hinet-node` is, so that the product needs no back door. PLACE is a map in JSON: `control` (a descriptor), perhaps
+`net` and `mount` (descriptors of namespaces), and `relayed` where dials go through the simulator's relays. Over `control` come lines, each a map in JSON that replaces the
 one before: `offset_s` and `drift` of the wall clock, and `routes`, the addresses at which the simulator's relays stand
 in for others. The first is read before anything else. When the control pipe ends, the simulator is gone, and so ends
 this process. Timestamps of the log file stay true, for whoever reads it.
@@ -79,7 +79,8 @@ def main(arguments: list[str]) -> int:
     believed = Believed(json.loads(control.readline()))
     time.time, time.time_ns = believed.now_unix_s, believed.now_unix_ns
     threading.Thread(target=follow, args=(control, believed), name="simnet control", daemon=True).start()
-    relay_dials(believed)
+    if place.get("relayed"):
+        relay_dials(believed)
     sys.argv = ["hinet-node", *arguments[2:]]
     from hinet_node.cli import main as command_line
 

@@ -87,6 +87,7 @@ async def open_stage(seed: int, trace: Trace, *, form: str | None = None, link: 
         if stage.keep_logs or stage.crashes:
             stage.logs = keep_logs(folder)
     if failed is not None:
+        failed.add_note(f"The logs of the nodes are in {stage.logs}.")
         raise failed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from hinet_simnet.processes.links import QUEUE_S_MAX, Links, draw_delay_s
 from hinet_simnet.scenario.model import Delay, LinkSpec
@@ -30,7 +31,7 @@ def test_a_share_of_frames_is_lost_doubled_or_late() -> None:
     doubled = arrivals(LinkSpec(delay=STILL, duplicate=0.2), 5000)
     assert 0.17 < sum(len(times) == 2 for times in doubled) / 5000 < 0.23
     late = [times[0] for times in arrivals(LinkSpec(delay=STILL, reorder=0.2), 5000)]
-    overtaken = sum(later < earlier for earlier, later in zip(late, late[1:], strict=False))
+    overtaken = sum(later < earlier for earlier, later in pairwise(late))
     assert overtaken > 300
 
 
@@ -41,7 +42,7 @@ def test_frames_keep_their_order_where_no_disorder_is_asked_for() -> None:
 
 def test_a_slow_link_sends_at_its_rate_and_drops_what_would_wait_too_long() -> None:
     rate = 1_000_000.0
-    times = [times for times in arrivals(LinkSpec(delay=Delay("constant", 0.0), rate_bytes_s=rate), 5000, 0.0001)]
+    times = arrivals(LinkSpec(delay=Delay("constant", 0.0), rate_bytes_s=rate), 5000, 0.0001)
     arrived = [one[0] for one in times if one]
     assert len(arrived) < 5000
     assert len(arrived) * 1000 / arrived[-1] < rate * 1.001

@@ -4,9 +4,10 @@ Enters the namespaces that it was given, sets the clock that this process believ
 that `hinet-node` is, so that the product needs no back door. PLACE is a map in JSON: `control` (a descriptor), perhaps
 `net` and `mount` (descriptors of namespaces), and `relayed` where dials go through the simulator's relays.
 
-Over `control` come lines, each a map in JSON that replaces the one before: `offset_s` and `drift` of the wall clock, and
-`routes`, the addresses at which relays stand in for others. The first is read before anything else. When the control
-pipe ends, the simulator is gone, and so ends this process. Timestamps in the log stay true, for whoever reads it.
+Over `control` come lines, each a map in JSON that replaces the one before: `offset_s` and `drift` of the wall clock,
+and `routes`, the addresses at which relays stand in for others. The first is read before anything else. When the
+control pipe ends, the simulator is gone, and so ends this process. Timestamps in the log stay true, for whoever reads
+it.
 """
 
 from __future__ import annotations

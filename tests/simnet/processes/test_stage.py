@@ -132,6 +132,27 @@ def test_a_household_of_three_lives_through_a_partition_a_one_way_cut_and_a_free
     assert any(" session cloud what=opened peer=pocket" in line for line in stage.trace.lines)
 
 
+@pytest.mark.slow
+def test_a_device_that_stood_still_for_longer_than_a_session_lasts_comes_back_and_catches_up() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(device("cloud", "cloud"))
+        await stage.join(device("laptop"), by="cloud")
+        await stage.freeze("laptop")  # in the midst of its first announcement
+        await put(stage, "cloud", "meanwhile")
+
+        async def is_away() -> bool:
+            return (await states(stage, "cloud"))["laptop"] != "connected"
+
+        await trio.sleep(2)
+        await until(is_away)
+        await trio.sleep(13)  # longer than zeroconf's own patience
+        await stage.thaw("laptop")
+        await until(lambda: all_hold(stage, "meanwhile"))
+        await trio.sleep(2)
+
+    assert staged(play).crashes == []
+
+
 def test_files_sync_over_a_slow_and_lossy_link_and_no_kill_loses_an_acknowledged_one() -> None:
     async def play(stage: ProcessStage) -> None:
         await stage.found(device("cloud", "cloud"))

@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Awaitable, Callable
 from importlib import import_module
+from typing import Any
 
 import trio
 
@@ -26,23 +27,24 @@ from hinet_simnet.trace import Trace
 
 BACKEND_VARIABLE = "HINET_BACKEND"
 
-Perform = Callable[[ProcessStage, Scenario, Outcome, Progress, Stop], Awaitable[None]]
-"""Plays the scenario on the stage, checks, and puts what it finds, crashes too, into the outcome."""
+PlayOn = Callable[..., Awaitable[Outcome]]
+"""`scenario.player.play_on`: plays and checks, and returns what it found."""
 
 
-def play(scenario: Scenario, seed: int, trace: Trace, *, progress: Progress, stop: Stop) -> Outcome:
-    """`levels.Play`. Errors: `BadScenario` and `NotAtThisLevel` before anything starts."""
-    perform: Perform = import_module("hinet_simnet.scenario.player").perform
-    return play_by(perform, scenario, seed, trace, progress=progress, stop=stop)
+def play(scenario: Scenario, seed: int, trace: Trace, *, progress: Progress = lambda facts: None,
+         stop: Stop = lambda: False, first_only: bool = False) -> Outcome:
+    """Play the scenario. Errors: `BadScenario`, `NotAtThisLevel` before anything starts."""
+    player = import_module("hinet_simnet.scenario.player")
+    player.refuse(ProcessStage, scenario, ProcessStage.level)
+    play_on: PlayOn = player.play_on
+    return play_by(play_on, scenario, seed, trace, progress=progress, stop=stop, first_only=first_only)
 
 
-def play_by(perform: Perform, scenario: Scenario, seed: int, trace: Trace, *, progress: Progress,
-            stop: Stop) -> Outcome:
-    """Play with the given player."""
+def play_by(play_on: PlayOn, scenario: Scenario, seed: int, trace: Trace, **more: Any) -> Outcome:
+    """Play with the given player; `more` is for the player."""
     form = chosen_form()
     refuse_impossible(scenario)
-    outcome = Outcome(scenario.name, ProcessStage.level, seed, nodes=len(scenario.devices))
-    begun_s, begun_cpu_s = time.monotonic(), cpu_s()
+    outcomes: list[Outcome] = []
 
     async def main() -> None:
         async with open_stage(seed, trace, form=form, link=scenario.link, small_disks=filled(scenario),
@@ -50,20 +52,18 @@ def play_by(perform: Perform, scenario: Scenario, seed: int, trace: Trace, *, pr
             trace.event("stage", form=form)
             for link in scenario.links:
                 stage.set_link(link)
-            try:
-                await perform(stage, scenario, outcome, progress, stop)
-            finally:
-                stage.keep_logs = stage.keep_logs or bool(outcome.findings)
-                outcome.nodes = max(outcome.nodes, len(stage.names()))
-                outcome.virtual_s = stage.now_s()
+            outcomes.append(await play_on(stage, scenario, seed=seed, **more))
+            stage.keep_logs = stage.keep_logs or bool(outcomes[0].findings)
         if stage.logs is not None:
             trace.note(f"the logs are in {stage.logs}")
-            outcome.facts["logs"] = str(stage.logs)
+            outcomes[0].facts["logs"] = str(stage.logs)
 
+    begun_s, begun_cpu_s = time.monotonic(), cpu_s()
     trio.run(main, clock=RunClock())
+    (outcome,) = outcomes
     outcome.digest, outcome.events = trace.digest(), trace.events
     outcome.messages, outcome.message_bytes = trace.messages, trace.message_bytes
-    outcome.wall_s, outcome.cpu_s = time.monotonic() - begun_s, cpu_s() - begun_cpu_s
+    outcome.wall_s, outcome.cpu_s = round(time.monotonic() - begun_s, 3), round(cpu_s() - begun_cpu_s, 3)
     return outcome
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,22 +21,25 @@ def scenario(*devices: DeviceSpec, steps: tuple[Step, ...] = ()) -> Scenario:
     return Scenario("small", "", 10.0, devices, link=LinkSpec(delay=Delay("constant", 0.001)), steps=steps)
 
 
-async def found_first(stage: ProcessStage, played: Scenario, outcome: Outcome, progress: Progress, stop: Stop) -> None:
+async def found_first(stage: ProcessStage, played: Scenario, *, seed: int, progress: Progress,
+                      stop: Stop = lambda: False) -> Outcome:
     await stage.found(played.devices[0])
     await stage.call(played.devices[0].name, "vault.put", name="a", content=b"a")
     progress({"at_s": stage.now_s()})
+    return Outcome(played.name, stage.level, seed, nodes=len(stage.names()), virtual_s=stage.now_s())
 
 
 def test_an_outcome_says_what_happened_and_where_the_logs_of_a_finding_are() -> None:
     told: list[float] = []
 
-    async def find(stage: ProcessStage, played: Scenario, outcome: Outcome, progress: Progress, stop: Stop) -> None:
-        await found_first(stage, played, outcome, progress, stop)
+    async def find(stage: ProcessStage, played: Scenario, **more: Any) -> Outcome:
+        outcome = await found_first(stage, played, **more)
         outcome.findings.append(Finding("expect", "planted", stage.now_s(), "cloud"))
+        return outcome
 
     trace = Trace()
     outcome = level.play_by(find, scenario(DeviceSpec("cloud", "home", "cloud")), 3, trace,
-                            progress=lambda facts: told.append(facts["at_s"]), stop=lambda: False)
+                            progress=lambda facts: told.append(facts["at_s"]))
     assert (outcome.scenario, outcome.level, outcome.seed, outcome.nodes) == ("small", "processes", 3, 1)
     assert outcome.digest == trace.digest()
     assert outcome.events == trace.events > 0
@@ -52,14 +56,13 @@ def test_an_outcome_says_what_happened_and_where_the_logs_of_a_finding_are() -> 
 def test_a_failing_player_takes_nothing_along_and_is_heard() -> None:
     places: list[Path] = []
 
-    async def fail(stage: ProcessStage, played: Scenario, outcome: Outcome, progress: Progress, stop: Stop) -> None:
-        await found_first(stage, played, outcome, progress, stop)
+    async def fail(stage: ProcessStage, played: Scenario, **more: Any) -> Outcome:
+        await found_first(stage, played, **more)
         places.append(stage.folder)
         raise RuntimeError("planted")
 
     with pytest.raises(RuntimeError, match="planted") as caught:
-        level.play_by(fail, scenario(DeviceSpec("cloud", "home", "cloud")), 3, Trace(), progress=lambda facts: None,
-                      stop=lambda: False)
+        level.play_by(fail, scenario(DeviceSpec("cloud", "home", "cloud")), 3, Trace(), progress=lambda facts: None)
     assert [place.exists() for place in places] == [False]
     (note,) = caught.value.__notes__
     logs = Path(note.removeprefix("The logs of the nodes are in ").removesuffix("."))
@@ -70,13 +73,13 @@ def test_a_failing_player_takes_nothing_along_and_is_heard() -> None:
 
 def test_what_this_machine_can_not_do_is_refused_by_name_before_anything_starts(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(stage: ProcessStage, played: Scenario, outcome: Outcome, progress: Progress, stop: Stop) -> None:
+    async def never(stage: ProcessStage, played: Scenario, **more: Any) -> Outcome:
         await trio.lowlevel.checkpoint()
         raise AssertionError("it was started")
 
     def refused(played: Scenario) -> str:
         with pytest.raises(NotAtThisLevel) as caught:
-            level.play_by(never, played, 3, Trace(), progress=lambda facts: None, stop=lambda: False)
+            level.play_by(never, played, 3, Trace(), progress=lambda facts: None)
         return caught.value.what
 
     crowd = [DeviceSpec(f"d{number}", "home") for number in range(DEVICES_MAX + 1)]

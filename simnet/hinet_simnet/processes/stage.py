@@ -49,7 +49,9 @@ _TIME = re.compile(r"^\d\d:\d\d:\d\d ")
 STEPS = frozenset(("found", "join", "call", "kill", "stop", "start", "freeze", "thaw", "clone", "partition", "cut",
                    "heal", "set_link", "set_clock"))
 DISK_STEPS = frozenset(("fill_disk", "free_disk"))
-LOOKING = frozenset(("status", "devices", "vault.status", "vault.ls", "vault.get", "vault.verify", "invite.list"))
+LOOKING = frozenset(("status", "devices", "vault.ls", "vault.get", "vault.status", "vault.verify", "jobs.list",
+                     "adapters.list", "base.show", "invite.list"))
+"""Verbs that change nothing: polling them leaves no trace."""
 
 
 def chosen_form(wanted: str | None = None) -> str:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-from zeroconf import ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
+from zeroconf import EventLoopBlocked, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
 
 from hinet_node.errors import NodeError
 from hinet_node.ports import Announcement
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 15.0
 TTL_S = 120
 LOOKUP_MS = 1000
+LOOKUPS_MAX = 2
 ADDRESSES_MAX = 8
 PROPERTIES_MAX = 8
 VALUE_BYTES_MAX = 200
@@ -57,8 +58,7 @@ class ZeroconfDiscovery:
             """Register, and again when zeroconf had to be started anew."""
             while True:
                 zeroconf = await self._current()
-                if zeroconf is not None and zeroconf not in registered:
-                    await trio.to_thread.run_sync(_register, zeroconf, info)
+                if zeroconf is not None and zeroconf not in registered and await self._tried(_register, zeroconf, info):
                     registered[:] = [zeroconf]
                 await trio.sleep(POLL_S)
 
@@ -116,7 +116,21 @@ class ZeroconfDiscovery:
                 zeroconf, self._zeroconf = self._zeroconf, None
                 self._looked_s = float("-inf")
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(zeroconf.close)
+                    await self._tried(zeroconf.close)
+
+    async def _tried(self, work: Callable[..., None], *arguments: Any) -> bool:
+        """Run one of zeroconf's blocking calls; whether it was done. The node works without discovery, so a failure is
+        a problem to be told of, and to be tried again by who needs it."""
+        try:
+            await trio.to_thread.run_sync(work, *arguments)
+        except EventLoopBlocked:
+            # This process stood still for long (a laptop that slept): zeroconf's clock ran out, its work goes on.
+            return True
+        except Exception as error:
+            self.problem = f"The LAN can't be used: {error or type(error).__name__}."
+            logger.debug("%s", self.problem)
+            return False
+        return True
 
     async def _current(self) -> Zeroconf | None:
         """Zeroconf on the interfaces of now, started when needed; None while that fails."""
@@ -146,7 +160,7 @@ class _Listener(ServiceListener):  # type: ignore[misc]
 
     def add_service(self, zeroconf: Zeroconf, kind: str, name: str) -> None:
         info = ServiceInfo(kind, name)
-        if info.load_from_cache(zeroconf) or info.request(zeroconf, LOOKUP_MS):
+        if info.load_from_cache(zeroconf) or _looked_up(info, zeroconf):
             announcement = read_service(info)
             if announcement is not None:
                 self._heard.tell(announcement)
@@ -192,6 +206,16 @@ class _Heard:
                 yield self._waiting.pop(name)
             self._news = trio.Event()
             await self._news.wait()
+
+
+def _looked_up(info: ServiceInfo, zeroconf: Zeroconf) -> bool:
+    """Ask the LAN. An error here would end the browser's thread, and with it all hearing."""
+    for _ in range(LOOKUPS_MAX):
+        try:
+            return bool(info.request(zeroconf, LOOKUP_MS))
+        except EventLoopBlocked:
+            continue  # this process stood still meanwhile
+    return False
 
 
 def _browser(zeroconf: Zeroconf, service: str, heard: _Heard) -> Any:

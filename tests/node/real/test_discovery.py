@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import trio
+from zeroconf import EventLoopBlocked
 
 from hinet_node.errors import UsageError
 from hinet_node.ports import Announcement
+from hinet_node.real import discovery as discovery_module
 from hinet_node.real import interfaces as interfaces_module
 from hinet_node.real.discovery import ZeroconfDiscovery, listening_addresses, read_service, service_info
 from hinet_node.real.interfaces import Interface, dialable, interfaces
@@ -104,6 +106,52 @@ def namespace() -> list[str]:
         if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
             return command
     return []
+
+
+@pytest.mark.parametrize("error", [EventLoopBlocked(), OSError("no such device")])
+def test_a_process_that_stood_still_while_it_announced_goes_on(error: Exception,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after SIGSTOP or a laptop's sleep: zeroconf's calls then end with EventLoopBlocked, and the agent must not."""
+    asked: list[str] = []
+
+    def stand_still(*arguments: object) -> None:
+        asked.append("register")
+        raise error
+
+    monkeypatch.setattr(discovery_module, "_register", stand_still)
+
+    async def main() -> None:
+        discovery = ZeroconfDiscovery()
+        async with discovery.announce(Announcement("still", SERVICE, (), {})):
+            with trio.fail_after(30):
+                while not asked:
+                    await trio.sleep(0.01)
+            await trio.sleep(0.05)
+        assert (discovery.problem is None) == isinstance(error, EventLoopBlocked)
+
+    trio.run(main)
+
+
+def test_a_lookup_during_which_the_process_stood_still_is_made_again_and_leaves_the_browser_its_thread() -> None:
+    tries: list[int] = []
+
+    class Slept:
+        """A lookup that a stopped process ran out of time for."""
+
+        def __init__(self, stops: int) -> None:
+            self.stops = stops
+
+        def request(self, zeroconf: object, timeout_ms: int) -> bool:
+            tries.append(timeout_ms)
+            if len(tries) <= self.stops:
+                raise EventLoopBlocked
+            return True
+
+    assert discovery_module._looked_up(Slept(1), None)
+    assert len(tries) == 2
+    tries.clear()
+    assert not discovery_module._looked_up(Slept(9), None)
+    assert len(tries) == discovery_module.LOOKUPS_MAX
 
 
 def test_three_processes_without_any_lan_or_multicast_route_find_each_other() -> None:

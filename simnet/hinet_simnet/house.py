@@ -18,13 +18,14 @@ from hinet_node.errors import NodeError
 from hinet_node.ports import Compute
 from hinet_node.vault import VaultSettings
 from hinet_simnet.checkers.base import Checker
+from hinet_simnet.checkers.registry import all_checkers
 from hinet_simnet.errors import SimnetError
 from hinet_simnet.findings import Finding
 from hinet_simnet.machines import SimMachine
 from hinet_simnet.scenario.model import Delay, DeviceSpec, LinkSpec
 from hinet_simnet.steering import Steering
 from hinet_simnet.trace import Trace
-from hinet_simnet.watching import Watch, all_checkers
+from hinet_simnet.watching import Watch
 from hinet_simnet.world import SMALL_VAULT, World
 
 T = TypeVar("T")

@@ -6,8 +6,6 @@ Leaves the rules to `checkers`, the failing to `house`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import trio
@@ -21,14 +19,6 @@ from hinet_simnet.world import World
 LOOK_EVERY_S = 10.0
 SETTLE_EVERY_S = 5.0
 FINDINGS_MAX = 100
-REGISTRY = "hinet_simnet.checkers.registry"
-
-
-def all_checkers() -> list[Checker]:
-    """One new instance of each checker that is registered."""
-    if find_spec(REGISTRY) is None:
-        return []
-    return [make() for make in import_module(REGISTRY).ALL]
 
 
 class Watch:

@@ -17,3 +17,8 @@ from hinet_simnet.checkers.sizes import Sizes
 
 ALL: tuple[Callable[[], Checker], ...] = (Chains, Revoked, Durable, Invitations, Bases, Contributions,
                                               Keeper, Sizes, Liveness)
+
+
+def all_checkers() -> list[Checker]:
+    """One of each, new: a checker belongs to one run."""
+    return [make() for make in ALL]

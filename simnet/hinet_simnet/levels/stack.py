@@ -14,6 +14,7 @@ import trio
 from hinet_simnet.clock import virtual_run
 from hinet_simnet.errors import BadScenario
 from hinet_simnet.findings import Outcome
+from hinet_simnet.learning import computes
 from hinet_simnet.levels import Progress, Stop
 from hinet_simnet.randomness import SeededRandomness
 from hinet_simnet.scenario.model import Scenario
@@ -33,11 +34,14 @@ def play(scenario: Scenario, seed: int, trace: Trace, *, progress: Progress = la
         raise BadScenario(f"{len(scenario.devices)} devices are too many for level 'stack': at most {DEVICES_MAX}",
                           where=scenario.file, next_step="--level world")
 
+    measured: dict[str, list[list[float]]] = {}
+
     async def main() -> Outcome:
         async with trio.open_nursery() as nursery:
-            stage = StackStage(seed, nursery, trace=trace)
+            stage = StackStage(seed, nursery, trace=trace, compute=computes(scenario.learning, measured))
             outcome = await play_on(stage, scenario, seed=seed, progress=progress, stop=stop, first_only=first_only)
             nursery.cancel_scope.cancel()
+        outcome.facts.update(measured)
         return outcome
 
     wall_s, cpu_s = time.perf_counter(), time.process_time()

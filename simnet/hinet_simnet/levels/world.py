@@ -11,6 +11,7 @@ import trio
 
 from hinet_simnet.clock import virtual_run
 from hinet_simnet.findings import Outcome
+from hinet_simnet.learning import computes
 from hinet_simnet.levels import Progress, Stop
 from hinet_simnet.scenario.model import Scenario
 from hinet_simnet.scenario.player import play_on, refuse
@@ -23,11 +24,14 @@ def play(scenario: Scenario, seed: int, trace: Trace, *, progress: Progress = la
     """Play the scenario. Errors: `BadScenario`, `NotAtThisLevel` before anything starts."""
     refuse(World, scenario, World.level)
 
+    measured: dict[str, list[list[float]]] = {}
+
     async def main() -> Outcome:
         async with trio.open_nursery() as nursery:
-            world = World(seed, nursery, trace=trace)
+            world = World(seed, nursery, trace=trace, compute=computes(scenario.learning, measured))
             outcome = await play_on(world, scenario, seed=seed, progress=progress, stop=stop, first_only=first_only)
             nursery.cancel_scope.cancel()
+        outcome.facts.update(measured)
         return outcome
 
     wall_s, cpu_s = time.perf_counter(), time.process_time()

@@ -16,6 +16,7 @@ import trio
 
 from hinet_node.errors import NodeError
 from hinet_simnet.checkers.base import Checker
+from hinet_simnet.checkers.registry import all_checkers
 from hinet_simnet.errors import BadScenario, NotAtThisLevel
 from hinet_simnet.findings import Finding, Outcome
 from hinet_simnet.levels import Progress, Stop
@@ -51,13 +52,6 @@ def refuse(stage: type[Stage] | Stage, scenario: Scenario, level: str) -> None:
             raise BadScenario(f"level {level!r} can't do the step {step.do!r} (it has no {', '.join(lacks)})",
                               where=f"{scenario.file or scenario.name}:{step.line}",
                               next_step="take the step out, or play it at another level")
-
-
-def all_checkers() -> list[Checker]:
-    """Every checker, new."""
-    from hinet_simnet.checkers.registry import ALL
-
-    return [make() for make in ALL]
 
 
 async def play_on(stage: Stage, scenario: Scenario, *, seed: int, checkers: Iterable[Checker] | None = None,

@@ -74,6 +74,8 @@ class VaultCore:
         """What is wrong now, by code and subject."""
         self.peers_hold: dict[bytes, frozenset[bytes]] = {}
         """Device -> hashes of the heads that it said it holds whole, as met since the start."""
+        self.same_at: dict[bytes, bytes] = {}
+        """Device -> the vault digest of both, if its last question since our last comparison found no difference."""
         self._digest: tuple[tuple[frozenset[bytes], int], bytes] = ((frozenset(), -1), b"")
         self._absorb_due = False
         """What siblings brought is in the view, and no head of this device says so yet."""

@@ -119,6 +119,7 @@ class Replicator:
         with follower.scope:
             while True:
                 follower.noted = set()
+                self._core.same_at.pop(public, None)
                 try:
                     if await self._sync(follower):
                         self.nudge()
@@ -129,9 +130,19 @@ class Replicator:
                 for code, subject in tuple(self._core.trouble):
                     if subject == public and code not in follower.noted:
                         self._core.settle(code, subject)
-                with trio.move_on_after(self._core.settings.sync_interval_s):
-                    await follower.wake.wait()
+                await self._next_turn(follower)
                 follower.wake = trio.Event()
+
+    async def _next_turn(self, follower: _Follower) -> None:
+        """Until the next comparison is due. One side's question tells both: while the sibling asks and finds no
+        difference, this device need not ask."""
+        public = follower.session.device.public
+        while True:
+            with trio.move_on_after(self._core.settings.sync_interval_s):
+                await follower.wake.wait()
+                return
+            if follower.noted or self._core.same_at.pop(public, None) != self._core.digest():
+                return
 
     def _note(self, follower: _Follower, error: NodeError) -> None:
         follower.noted.add(error.code)

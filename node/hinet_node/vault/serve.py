@@ -26,8 +26,10 @@ class Server:
 
     async def heads_get(self, session: Session, message: HeadsGet) -> HeadsList:
         digest = self._core.digest()
+        self._core.same_at.pop(session.device.public, None)
         if message.digest == digest:
             self._core.peers_hold[session.device.public] = self._core.head_hashes()
+            self._core.same_at[session.device.public] = digest
             return HeadsList(digest, ())
         raws: list[bytes] = []
         room = _HEADS_BYTES_MAX

@@ -232,6 +232,8 @@ class World:
             life.ended.set()
             if machine.life is life:
                 machine.agent, machine.life = None, None
+                if machine.frozen:  # it ended by itself: the next start is not held back
+                    self._warm(machine)
         if life.cut or crash is None:
             return
         self.internet.kill(machine.name)
@@ -300,10 +302,13 @@ class World:
     async def thaw(self, name: str) -> None:
         machine = self.machines[name]
         self.trace.event("thaw", name)
+        self._warm(machine)
+        await trio.lowlevel.checkpoint()
+
+    def _warm(self, machine: SimMachine) -> None:
         machine.frozen, machine.disk.hold = False, None
         machine.thawed.set()
-        self.internet.thaw(name)
-        await trio.lowlevel.checkpoint()
+        self.internet.thaw(machine.name)
 
     async def clone(self, name: str, copy: str) -> None:
         """A second machine with the bytes of the first one's disk, as after copying a card."""

@@ -207,3 +207,22 @@ def test_there_are_addresses_for_a_hundred_thousand_hosts() -> None:
     assert len(set(ips)) == len(ips)
     assert all(internet.find(ip) is internet.hosts[f"h{number}"] for number, ip in enumerate(ips))
     assert internet.host("h7").ip == ips[7], "a host keeps its address"
+
+
+def test_closing_a_stream_ends_a_send_of_ours_that_waits_for_room() -> None:
+    async def test(net: Net) -> None:
+        net.internet.freeze("b")  # nobody reads there
+        stream = await (await net.internet.hosts["c"].dial(net.places["a"], None, 60)).open_stream("/take/1")
+        net.internet.freeze("a")
+
+        async def send() -> None:
+            while True:
+                await stream.send_all(DATA)
+
+        with trio.fail_after(60), pytest.RaisesGroup(NetworkError):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send)
+                await trio.sleep(5)
+                await stream.close()
+
+    on_net(test)

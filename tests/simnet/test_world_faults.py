@@ -143,6 +143,44 @@ def test_a_clone_is_seen_and_a_copied_disk_has_the_files() -> None:
     run_world(story, seed=5)
 
 
+def test_a_clone_is_refused_with_patience_and_the_original_is_back_soon_after_it_is_gone() -> None:
+    async def story(world: World) -> None:
+        await world.household(devices(*NAMES))
+        await meshed(world, *NAMES)
+        await world.clone("pocket", "copy")
+        seen: list[str] = []
+        world.trace.observers.append(
+            lambda kind, node, fields: seen.append(node) if kind == "session" and fields["what"] != "closed" else None)
+        await trio.sleep(3600)
+        assert 60 < len(seen) < 1200, "four machines that try again about once a minute, not once a second"
+        await world.kill("copy")
+        await meshed(world, *NAMES)
+
+    run_world(story, seed=5)
+
+
+def test_a_device_that_crashes_while_it_is_frozen_starts_again() -> None:
+    async def story(world: World) -> None:
+        await world.household(devices(*NAMES))
+        await meshed(world, *NAMES)
+        machine = world.machines["laptop"]
+        await world.freeze("laptop")
+
+        async def planted() -> None:
+            raise RuntimeError("planted")
+
+        agent = world.running_agent("laptop")
+        assert agent.peers._nursery is not None
+        agent.peers._nursery.start_soon(planted)
+        await trio.sleep(10)
+        assert [crash.node for crash in world.crashes] == ["laptop"]
+        assert not machine.frozen
+        await world.start("laptop")
+        await meshed(world, *NAMES)
+
+    run_world(story, seed=8)
+
+
 def test_a_full_disk_refuses_and_with_room_again_takes() -> None:
     async def story(world: World) -> None:
         await world.household(devices("cloud", "laptop"))

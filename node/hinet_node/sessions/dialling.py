@@ -37,7 +37,9 @@ class Target:
     failures: int = 0
     dialling: bool = False
     public: bytes | None = None
-    opened_s: float = float("-inf")
+    opened_s: float | None = None
+    """When the last dial opened a session whose end was not looked at yet."""
+    held_until_s: float = float("-inf")
 
 
 class Caller(Protocol):
@@ -67,12 +69,21 @@ class Dialler:
     def look(self, public: bytes | None = None, *, heard: bool = False) -> None:
         """There is news: a session with this device ended, or (`heard`) it announced itself anew, or the chain grew."""
         target = None if public is None else self._targets.get(public)
-        if public is not None and target is not None and not target.dialling:
-            if heard or (target.failures == 0 and trio.current_time() - target.opened_s >= LASTING_S):
+        now_s = trio.current_time()
+        idle = target is not None and not target.dialling and target.held_until_s <= now_s
+        if public is not None and target is not None and idle and self._caller.session_with(public) is None:
+            opened_s, target.opened_s = target.opened_s, None
+            if heard or (opened_s is not None and now_s - opened_s >= LASTING_S):
                 del self._targets[public]  # a new one starts with the first wait
-            elif target.failures == 0:
+            elif opened_s is not None:
                 self._put_off(target)
         self._news.set()
+
+    def hold(self, public: bytes, seconds: float) -> None:
+        """Don't dial this device for so long, whatever is heard of it."""
+        target = self._targets.setdefault(public, Target(0.0))
+        target.held_until_s = trio.current_time() + seconds
+        target.due_s = max(target.due_s, target.held_until_s)
 
     async def run(self) -> None:
         """Dial until cancelled."""
@@ -123,7 +134,7 @@ class Dialler:
                 await self._caller.dial(self._book.find(key), expected_public=key, timeout_s=DIAL_S)
             else:
                 target.public = (await self._caller.dial([key], timeout_s=DIAL_S)).public
-            target.failures = 0
+            # Failures are forgotten once the session has lasted: one that is closed at once is one more failure.
             target.opened_s = trio.current_time()
         except NetworkError as error:
             if error.code == "E_SELF":

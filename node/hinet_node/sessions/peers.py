@@ -236,6 +236,7 @@ class Peers:
                 self._install(second)
             return
         self._quarantined[second.public] = self._ports.clock.monotonic_s() + QUARANTINE_S
+        self._dialler.hold(second.public, QUARANTINE_S)
         for session in (first, second):
             _refuse_clone(session)
 

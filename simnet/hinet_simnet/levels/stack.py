@@ -47,6 +47,8 @@ def play(scenario: Scenario, seed: int, trace: Trace, *, progress: Progress = la
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     with seeded_noise(SeededRandomness(seed, "noise")):
         outcome = virtual_run(main, seed=seed)
+    outcome.digest, outcome.events = trace.digest(), trace.events  # agents say goodbye after the last step
+    outcome.messages, outcome.message_bytes = trace.messages, trace.message_bytes
     outcome.wall_s = round(time.perf_counter() - wall_s, 3)
     outcome.cpu_s = round(time.process_time() - cpu_s, 3)
     return outcome

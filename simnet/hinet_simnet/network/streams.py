@@ -87,6 +87,8 @@ class MemoryStream:
             self._connection.network.when_awake(self._send_end)
         self._closed = True
         self.wake()
+        if self.other._room is not None:
+            self.other._room.unpark_all()  # a sender of ours may wait for room there
 
     def _send_end(self) -> None:
         if not self._connection.broken:

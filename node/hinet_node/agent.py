@@ -7,6 +7,7 @@ imports no port's implementation: the command line and simnet bring their own.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from hinet_node.api import Api
 from hinet_node.belonging.invite import JOIN_PROTOCOL, Inviter
 from hinet_node.belonging.membership import Membership
 from hinet_node.config import Config
+from hinet_node.errors import NoSpace
 from hinet_node.learning.service import Learning
 from hinet_node.local import server as socket_server
 from hinet_node.local.agent_verbs import agent_verbs
@@ -33,6 +35,7 @@ Log = Callable[[str], None]
 """Takes one readable line without a time."""
 
 EPOCH_TURN_S = 5.0
+EPOCH_RETRY_S = 60.0
 GOODBYE_S = 2.0
 
 class Agent:
@@ -62,6 +65,7 @@ class Agent:
         self._stop = trio.Event()
         self.stopped = trio.Event()
         self._grown = trio.Event()
+        self._epoch_made = True
         self.vault: Vault
         self.peers: Peers
         self.replicator: Replicator
@@ -162,9 +166,18 @@ class Agent:
             admins = [device.public for device in self.membership.chain().members() if device.role == "admin"]
             if self.membership.device_public in admins:
                 await trio.sleep(EPOCH_TURN_S * admins.index(self.membership.device_public))
-                if self.membership.renew_epoch_if_needed():
-                    self.log("a new vault epoch is in force")
-            await grown.wait()
+                self._renew_epoch()
+            with trio.move_on_after(math.inf if self._epoch_made else EPOCH_RETRY_S):
+                await grown.wait()
+
+    def _renew_epoch(self) -> None:
+        try:
+            if self.membership.renew_epoch_if_needed():
+                self.log("a new vault epoch is in force")
+            self._epoch_made = True
+        except NoSpace as error:
+            self._epoch_made = False
+            self.log(f"a new vault epoch is due and has to wait: {error}")
 
     def _chain_grew(self) -> None:
         self._grown.set()

@@ -181,6 +181,29 @@ def test_a_device_that_crashes_while_it_is_frozen_starts_again() -> None:
     run_world(story, seed=8)
 
 
+def test_an_admin_whose_disk_is_full_makes_the_due_epoch_when_there_is_room() -> None:
+    async def story(world: World) -> None:
+        await world.household([DeviceSpec(name, "home", role="admin", by="direct") for name in NAMES])
+        await meshed(world, *NAMES)
+        before = world.running_agent("laptop").membership.current_epoch()
+        world.partition(["laptop"], ["cloud", "pocket"])
+        revoked = world.running_agent("laptop").membership
+        real, key = revoked.renew_epoch_if_needed, world.running_agent("pocket").membership.device_public
+        revoked.renew_epoch_if_needed = lambda: False  # type: ignore[method-assign]
+        revoked.revoke(key, "lost")  # as if the power had gone between the entry and the epoch
+        world.fill_disk("laptop")
+        revoked.renew_epoch_if_needed = real  # type: ignore[method-assign]
+        await trio.sleep(200)
+        assert world.running("laptop"), "a full disk ends no agent"
+        assert not world.crashes
+        assert world.running_agent("laptop").membership.current_epoch() == before
+        world.free_disk("laptop")
+        await trio.sleep(100)
+        assert world.running_agent("laptop").membership.current_epoch() != before
+
+    run_world(story, seed=9)
+
+
 def test_a_full_disk_refuses_and_with_room_again_takes() -> None:
     async def story(world: World) -> None:
         await world.household(devices("cloud", "laptop"))

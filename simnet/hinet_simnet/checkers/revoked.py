@@ -43,6 +43,8 @@ class Revoked:
                 return self._once(node, str(fields["to"]), f"sent {fields['size']} bytes to", self._now_s)
             return ()
         self._views.observe(kind, node)
+        if kind == "lie":  # what it sends from now on is not its agent's
+            self._barred = {pair: None for pair in self._barred if pair[0] != node}
         return ()
 
     async def look(self, stage: Stage) -> Sequence[Finding]:

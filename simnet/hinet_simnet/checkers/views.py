@@ -71,10 +71,11 @@ class Views:
             self.frozen.pop(node, None)
 
     async def honest(self, stage: Stage) -> list[View]:
-        """The running devices that never lied and whose time goes on, in the order of their first start."""
-        found = [await self.view(stage, name) for name in stage.names()
-                 if name not in self.liars and name not in self.frozen]
-        return [view for view in found if view is not None]
+        """The running devices that never lied and whose time goes on, in the order of their first start. A liar's key
+        is a liar's, also where a copied disk runs under it."""
+        found = [view for name in stage.names() if (view := await self.view(stage, name)) is not None]
+        lying = {view.public for view in found if view.name in self.liars}
+        return [view for view in found if view.public not in lying and view.name not in self.frozen]
 
     async def view(self, stage: Stage, name: str) -> View | None:
         """None for a device that does not run or does not answer."""

@@ -16,6 +16,9 @@ from hinet_simnet.scenario.write import to_toml
 __all__ = ["SIZES", "generate", "random_scenario", "to_toml"]
 
 T = TypeVar("T")
+LIES = ("any", "double", "false_packs", "flood", "forged_entry", "fork", "garbage", "huge_frame", "lying_head",
+        "old_chain", "replay", "silent", "slow")
+"""Of `adversary.LIES`, which knows the agent, while drawing needs none of it; a test compares the two."""
 SIZES = {"small": (2, 4, 10), "middle": (3, 7, 25), "large": (6, 16, 60)}
 """By name: fewest devices, most devices, most steps."""
 
@@ -74,6 +77,9 @@ def _devices(draw: _Draw, count: int, duration_s: float) -> list[DeviceSpec]:
             f"{tier}-{number}", "home", tier, role, joins_s, by,
             clock_offset_s=float(draw.pick((0, 0, 0, 7, -90, 4000))),
             clock_drift=draw.pick((0.0, 0.0, 5e-5))))
+    if draw.chance(0.2):  # neighbours on the same internet, with a household of their own
+        found += [DeviceSpec(name, "next door", tier, role, by="direct")
+                  for name, tier, role in (("other-cloud", "cloud", "admin"), ("other-laptop", "laptop", "member"))]
     return found
 
 
@@ -178,10 +184,11 @@ def _clock(story: _Story) -> None:
 def _revoke(story: _Story) -> None:
     """At most a third of the household, never the founder, at times that no other step contradicts."""
     at_s = story.at_s()
-    able = [name for name in story.there(at_s) if name != "cloud" and name not in story.revoked]
+    home = [device.name for device in story.devices[1:] if device.household == "home"]
+    able = [name for name in story.there(at_s) if name in home and name not in story.revoked]
     busy = {name for step in story.steps if step.at_s >= at_s for name in _names(step)}
     able = [name for name in able if name not in busy]
-    if able and len(story.revoked) < len(story.devices) // 3:
+    if able and len(story.revoked) < (len(home) + 1) // 3:
         name = story.draw.pick(able)
         story.revoked[name] = at_s
         story.add(at_s, "revoke", on="cloud", device=name, reason="lost", must=False)
@@ -191,7 +198,7 @@ def _clone(story: _Story) -> None:
     if story.copies:
         return
     at_s, on = story.who()
-    if on == "cloud":
+    if on in ("cloud", "other-cloud"):
         return
     story.copies += 1
     story.add(at_s, "clone", on=on, to=f"{on}-copy")
@@ -209,6 +216,12 @@ def _ask(story: _Story) -> None:
     story.add(at_s, "ask", on=on, question="What is in the notes?", retrieval=story.draw.chance(0.7), must=False)
 
 
+def _lie(story: _Story) -> None:
+    at_s, on = story.who()
+    args = {"for_s": float(story.draw.pick((5, 20, 60))), "count": story.draw.pick((3, 30, 100))}
+    story.add(at_s, "lie", on=on, lie=story.draw.pick(LIES), args=args, must=False)
+
+
 def _names(step: Step) -> list[str]:
     return [value for key, value in step.args.items() if key in ("on", "device", "from", "to") and
             isinstance(value, str)] + [name for group in step.args.get("groups", ()) for name in group]
@@ -216,4 +229,4 @@ def _names(step: Step) -> list[str]:
 
 _MOVES: tuple[Callable[[_Story], None], ...] = (
     _put, _put, _put, _put, _get, _edit, _edit, _power, _power, _network, _network, _disk, _clock, _revoke, _clone,
-    _train, _ask)
+    _train, _ask, _lie)

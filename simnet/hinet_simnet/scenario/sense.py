@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hinet_simnet.errors import BadScenario
 from hinet_simnet.scenario.expand import Row
 from hinet_simnet.scenario.fields import Faults, near
 from hinet_simnet.scenario.model import DeviceSpec, Step
@@ -87,6 +88,8 @@ def check_steps(steps: Sequence[tuple[Step, Path]], devices: Sequence[DeviceSpec
             _check_clone(step, path, there, faults)
         elif step.do == "revoke":
             _check_revoke(step, path, there, faults)
+        elif step.do == "lie":
+            _check_lie(step, path, faults)
         elif step.do in ("cut", "link") and step.args["from"] == step.args["to"] != "*":
             faults.add(path, "a device has no link to itself")
 
@@ -113,6 +116,15 @@ def _check_clone(step: Step, path: Path, there: _There, faults: Faults) -> None:
     if copy in there.devices or copy in there.copies:
         faults.add((*path, "to"), f"to: there is a device named {copy!r} already")
     there.copies[copy] = original
+
+
+def _check_lie(step: Step, path: Path, faults: Faults) -> None:
+    from hinet_simnet.adversary import check  # it knows the agent; most scenarios need none of it
+
+    try:
+        check(step.args["lie"], step.args.get("args") or {})
+    except BadScenario as error:
+        faults.add((*path, "lie"), f"{error}" + (f" ({error.next_step})" if error.next_step else ""))
 
 
 def _check_revoke(step: Step, path: Path, there: _There, faults: Faults) -> None:

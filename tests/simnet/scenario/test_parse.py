@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import hinet_simnet
+from hinet_simnet import adversary
 from hinet_simnet.errors import BadScenario
 from hinet_simnet.levels import play
-from hinet_simnet.scenario.generate import SIZES, random_scenario
+from hinet_simnet.scenario.generate import LIES, SIZES, random_scenario
 from hinet_simnet.scenario.model import Scenario
 from hinet_simnet.scenario.parse import parse
 from hinet_simnet.scenario.write import to_toml
@@ -21,6 +22,10 @@ HEAD = 'schema = "hinet.scenario/1"\nname = "x"\nduration = "10 min"\n[[househol
 
 def plain(scenario: Scenario) -> Scenario:
     return replace(scenario, file="", text="", steps=tuple(replace(step, line=0) for step in scenario.steps))
+
+
+def test_the_lies_that_are_drawn_are_all_lies_that_there_are() -> None:
+    assert tuple(adversary.LIES) == LIES
 
 
 @pytest.mark.parametrize(("text", "line", "words"), [
@@ -35,6 +40,8 @@ def plain(scenario: Scenario) -> Scenario:
     ("[[household]]\nname = 'b'\ndevices = [\n {name = 'k', role = 'keeper'}]\n", 9, "can't be a keeper"),
     ("[[household]]\nname = 'b'\ndevices = []\n", 8, "at least one device"),
     ("[link]\nloss = \n", 7, "no TOML"),
+    ("[[step]]\nat = 5\ndo = 'lie'\non = 'laptop'\nlie = 'white'\n", 10, "there is no lie 'white'"),
+    ("[[step]]\nat = 5\ndo = 'lie'\non = 'laptop'\nlie = 'flood'\nargs = {cuont = 3}\n", 10, "no argument 'cuont'"),
 ])
 def test_a_fault_is_told_with_its_line(text: str, line: int, words: str) -> None:
     with pytest.raises(BadScenario, match=words) as told:

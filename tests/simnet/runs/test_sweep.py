@@ -20,7 +20,6 @@ from hinet_simnet.runs.scenarios import from_text
 from hinet_simnet.runs.sweep import engine, jobs_of, summary, sweep, write_csv
 from hinet_simnet.scenario.model import Scenario
 
-
 # ---- what is varied --------------------------------------------------------------------------------------------------
 
 

@@ -29,17 +29,26 @@ WallS = Annotated[float, typer.Option("--wall-s", min=1, help="A run that takes 
 
 def list_scenarios() -> None:
     """The ready scenarios."""
+    import shutil
+    import textwrap
+
     from hinet_simnet.cli.showing import time_text
     from hinet_simnet.runs.scenarios import find, library
 
     found = [(name, find(name)) for name in library()]
     rows = [{"name": name, "about": one.about, "devices": len(one.devices), "households": len(one.households()),
              "duration_s": one.duration_s, "levels": list(one.levels)} for name, one in found]
-    output.emit(LIST_SCHEMA, {"scenarios": rows}, lambda: [
-        *output.table([[name, str(len(one.devices)), time_text(one.duration_s), " ".join(one.levels),
-                        output.clean_line(one.about)] for name, one in found],
-                      ("SCENARIO", "DEVICES", "LASTS", "LEVELS", "ABOUT")),
-        "", "play one:  hinet-node simnet run SCENARIO"])
+    def told() -> Iterator[str]:
+        heading, *lines = output.table([[name, str(len(one.devices)), time_text(one.duration_s), " ".join(one.levels)]
+                                        for name, one in found], ("SCENARIO", "DEVICES", "LASTS", "LEVELS"))
+        width = min(100, shutil.get_terminal_size().columns)
+        yield heading
+        for line, (_, one) in zip(lines, found, strict=True):
+            yield line
+            yield from textwrap.wrap(output.clean_line(one.about), width, initial_indent="  ", subsequent_indent="  ")
+        yield from ("", "play one:  hinet-node simnet run SCENARIO [--level LEVEL]")
+
+    output.emit(LIST_SCHEMA, {"scenarios": rows}, told)
 
 
 def run(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A name from `simnet list`, or a TOML "

@@ -44,7 +44,7 @@ def shrink(trace: Annotated[str, typer.Argument(metavar="TRACE", help="The .simt
     with places.room_for("the small scenario", "--out"):
         written = write_small(shrunk, toml, header.seed, header.level)
     output.emit(SCHEMA, {**shrunk.as_dict(), "seed": header.seed, "toml": str(toml), "trace": str(written)},
-                lambda: _shrunk_lines(shrunk, toml, written, header.seed, header.level))
+                lambda: _shrunk_lines(shrunk, toml, written, header.level))
     return showing.INTERRUPTED if shrunk.interrupted else 0
 
 
@@ -76,7 +76,7 @@ def write_small(shrunk: Shrunk, toml: Path, seed: int, level: str) -> Path:
     return trace
 
 
-def _shrunk_lines(shrunk: Shrunk, toml: Path, trace: Path, seed: int, level: str) -> Iterator[str]:
+def _shrunk_lines(shrunk: Shrunk, toml: Path, trace: Path, level: str) -> Iterator[str]:
     import shlex
 
     from hinet_simnet.cli import showing
@@ -89,8 +89,7 @@ def _shrunk_lines(shrunk: Shrunk, toml: Path, trace: Path, seed: int, level: str
                             ("", "BEFORE", "NOW"), indent="  ")
     yield from showing.finding_lines([one for one in shrunk.outcome.findings if one.checker == shrunk.checker][:1])
     yield ""
-    again = f" --seed {seed}" if seed != shrunk.best.seed else ""
-    again += f" --level {level}" if level != "world" else ""
+    again = f" --level {level}" if level != "world" else ""
     yield from output.table([["scenario", str(toml)], ["trace", str(trace)],
                              ["play it", f"hinet-node simnet run {shlex.quote(str(toml))}{again}"]], indent="  ")
 

@@ -31,6 +31,8 @@ class NodeError(Exception):
 
     code = "E_FAILED"
     exit_code = 1
+    lines_kept = False
+    """Whether `what` holds several faults, one a line."""
 
     def __init__(self, what: str, *, next_step: str | None = None, code: str | None = None) -> None:
         super().__init__(what)

@@ -16,6 +16,7 @@ class BadScenario(SimnetError):
 
     code = "E_SCENARIO"
     exit_code = 2
+    lines_kept = True
 
     def __init__(self, message: str, *, where: str = "", next_step: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message, next_step=next_step)

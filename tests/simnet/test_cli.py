@@ -88,6 +88,10 @@ def test_a_failing_run_leaves_its_trace_which_replays_shrinks_and_reports(folder
     assert small.returncode == 0, small.stderr
     assert answer(small)["after"]["devices"] == 1
     assert typed(folder, "run", answer(small)["toml"], "--seed", "3").returncode == 1
+    told = typed(folder, "shrink", "failing-seed3.simtrace").stdout
+    again_words = told.split("play it   hinet-node simnet ")[1].split()
+    played = answer(typed(folder, *again_words, "--json"))
+    assert (played["ok"], played["seed"]) == (False, 3)
     report = answer(typed(folder, "report", "failing-seed3.simtrace", "--json"))
     assert report["findings"] == 1
     assert (folder / report["page"]).read_text().startswith("<!doctype html>")
@@ -136,6 +140,17 @@ def test_a_replay_that_differs_shows_where_and_exits_with_7(folder: Path) -> Non
     (("sweep", "fine.toml", "--set", "link.los=1"), "los", ""),
     (("sweep", "fine.toml", "--engine", "spark"), "no engine 'spark'", "processes, ray"),
     (("shrink", "fine.toml"), "no trace file", ""),
+    (("run", "."), "is a folder", "TOML file"),
+    (("run", "/dev/zero"), "no ordinary file", "simnet list"),
+    (("run", "fine.toml", "--seed", str(1 << 63)), "--seed", "--help"),
+    (("run", "fine.toml", "--save", "fine.toml"), "is there already", "--save fine.simtrace"),
+    (("run", "fine.toml", "--save", "."), "is a folder", "--save name.simtrace"),
+    (("run", "fine.toml", "--save", "nowhere/a.simtrace"), "no folder 'nowhere'", "mkdir -p nowhere"),
+    (("run", "fine.toml", "--save", "/dev/null"), "no ordinary file", "--save name.simtrace"),
+    (("sweep", "fine.toml", "--csv", "nowhere/a.csv"), "no folder 'nowhere'", "mkdir -p nowhere"),
+    (("sweep", "fine.toml", "--jobs", "100000"), "--jobs", "--help"),
+    (("replay", "nothing.simtrace"), "no file 'nothing.simtrace'", "--save FILE"),
+    (("report", "."), "is a folder", ".simtrace"),
 ])
 def test_what_can_not_be_played_is_refused_by_name(folder: Path, words: tuple[str, ...], says: str,
                                                    next_step: str) -> None:
@@ -145,6 +160,31 @@ def test_what_can_not_be_played_is_refused_by_name(folder: Path, words: tuple[st
     assert found["schema"] == "hinet.error/1"
     assert says in found["what"]
     assert next_step in (found["next"] or "")
+
+
+def test_a_file_that_is_no_trace_is_never_written_over(folder: Path) -> None:
+    typed(folder, "run", "fine.toml", "--save", "fine.toml")
+    assert (folder / "fine.toml").read_text().startswith("\nschema")
+
+
+def test_each_fault_of_a_scenario_has_a_line_of_its_own(folder: Path) -> None:
+    (folder / "bad.toml").write_text(FAILING.replace("duration", "duratoin").replace('"expect"', '"expet"'))
+    errors = typed(folder, "run", "bad.toml").stderr.splitlines()
+    assert [line for line in errors if "bad.toml:" in line and "duratoin" in line]
+    assert [line for line in errors if "bad.toml:" in line and "'expet'" in line and "duratoin" not in line]
+
+
+@pytest.mark.parametrize(("bytes_max", "exit_code", "says"), [(20, 8, "no room for the trace"), (3_000, 3, "short")])
+def test_a_full_disk_is_told_and_is_no_fault_of_the_run(folder: Path, bytes_max: int, exit_code: int,
+                                                        says: str) -> None:
+    limited = [sys.executable, "-c", "import os, resource, sys; "
+               f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_max}, {bytes_max})); "
+               "os.execv(sys.argv[1], sys.argv[1:])"]
+    done = subprocess.run([*limited, *COMMAND, "run", "household-of-3", "--save", "a.simtrace"], cwd=folder,
+                          env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == exit_code, done.stderr
+    assert says in done.stdout + done.stderr
+    assert "finding" not in done.stdout
 
 
 def test_a_sweep_prints_a_table_and_writes_a_file(folder: Path) -> None:

@@ -79,10 +79,15 @@ def _innermost(error: BaseException) -> BaseException:
 def _lines(failure: NodeError) -> str:
     from hinet_node.cli import output
 
-    text = output.style("error:", "red", "bold", stream=sys.stderr) + f" {output.clean(_one_line(failure.what))}\n"
+    text = output.style("error:", "red", "bold", stream=sys.stderr) + f" {output.clean(_what(failure))}\n"
     if failure.next_step:
         text += output.style("next:", "bold", stream=sys.stderr) + f" {output.clean(_one_line(failure.next_step))}\n"
     return text
+
+
+def _what(failure: NodeError) -> str:
+    faults = failure.what.splitlines() if failure.lines_kept else [failure.what]
+    return "\n       ".join(_one_line(fault) for fault in faults)
 
 
 def _help_of(error: BaseException) -> str:

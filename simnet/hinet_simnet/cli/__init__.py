@@ -1,7 +1,8 @@
 """`hinet-node simnet …`: scenarios played, replayed, shrunk, soaked, swept and reported.
 
 Exit codes (SPEC "Exit codes"): 0 nothing was found; 1 a checker fired; 2 the command, the scenario or the trace can't
-be used; 7 a replay was not the same; 130 Ctrl-C. Each command imports what it needs when it runs, so help is quick.
+be used; 3 the trace that was asked for is not whole; 7 a replay was not the same; 130 Ctrl-C. Each command imports what
+it needs when it runs, so help is quick.
 """
 
 from __future__ import annotations

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 LIST_SCHEMA = "hinet.simnet.list/1"
 WALL_S = 3600.0
+SEED_MAX = (1 << 63) - 1
 
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Replays everything (default: the scenario's own).")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, max=SEED_MAX,
+                                              help="Replays everything (default: the scenario's own).")]
 Level = Annotated[str, typer.Option("--level", help="world, stack or processes.")]
 WallS = Annotated[float, typer.Option("--wall-s", min=1, help="A run that takes longer than so many real seconds is a "
                                                              "finding.")]
@@ -27,17 +29,26 @@ WallS = Annotated[float, typer.Option("--wall-s", min=1, help="A run that takes 
 
 def list_scenarios() -> None:
     """The ready scenarios."""
+    import shutil
+    import textwrap
+
     from hinet_simnet.cli.showing import time_text
     from hinet_simnet.runs.scenarios import find, library
 
     found = [(name, find(name)) for name in library()]
     rows = [{"name": name, "about": one.about, "devices": len(one.devices), "households": len(one.households()),
              "duration_s": one.duration_s, "levels": list(one.levels)} for name, one in found]
-    output.emit(LIST_SCHEMA, {"scenarios": rows}, lambda: [
-        *output.table([[name, str(len(one.devices)), time_text(one.duration_s), " ".join(one.levels),
-                        output.clean_line(one.about)] for name, one in found],
-                      ("SCENARIO", "DEVICES", "LASTS", "LEVELS", "ABOUT")),
-        "", "play one:  hinet-node simnet run SCENARIO"])
+    def told() -> Iterator[str]:
+        heading, *lines = output.table([[name, str(len(one.devices)), time_text(one.duration_s), " ".join(one.levels)]
+                                        for name, one in found], ("SCENARIO", "DEVICES", "LASTS", "LEVELS"))
+        width = min(100, shutil.get_terminal_size().columns)
+        yield heading
+        for line, (_, one) in zip(lines, found, strict=True):
+            yield line
+            yield from textwrap.wrap(output.clean_line(one.about), width, initial_indent="  ", subsequent_indent="  ")
+        yield from ("", "play one:  hinet-node simnet run SCENARIO [--level LEVEL]")
+
+    output.emit(LIST_SCHEMA, {"scenarios": rows}, told)
 
 
 def run(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A name from `simnet list`, or a TOML "
@@ -46,24 +57,25 @@ def run(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A name
         save: Annotated[str, typer.Option("--save", metavar="FILE", help="Keep the trace there (without it, the trace "
                                           "of a run that found something or was interrupted is kept here).")] = "",
         wall_s: WallS = WALL_S) -> int:
-    """Play a scenario; ends with exit code 1 when a checker fired."""
-    from hinet_simnet.cli import showing
+    """Play a scenario; exit code 1 if a checker fired."""
+    from hinet_simnet.cli import places, showing
     from hinet_simnet.findings import RUN_SCHEMA
     from hinet_simnet.runs import scenarios
 
     chosen = scenarios.find(scenario)
     scenarios.refuse_level(chosen, scenarios.level_of(level))
     number = chosen.seed if seed is None else seed
-    with showing.terminated_as_interrupted():
-        recorded = _record(chosen, level, number, save, wall_s)
+    path = places.new_file(save, "--save", places.TRACE_SUFFIX) if save else None
+    with places.room_for("the trace", "--save"), showing.terminated_as_interrupted():
+        recorded = _record(chosen, level, number, path, wall_s)
     outcome = recorded.outcome
     output.emit(RUN_SCHEMA, {**outcome.as_dict(), "trace": str(recorded.path) if recorded.path else None,
                              "trace_short": recorded.short or None},
                 lambda: _told(recorded))
-    return showing.exit_code(outcome)
+    return showing.exit_code(outcome) or (showing.PARTLY_DONE if recorded.short else 0)
 
 
-def _record(scenario: Scenario, level: str, seed: int, save: str, wall_s: float) -> Recorded:
+def _record(scenario: Scenario, level: str, seed: int, save: Path | None, wall_s: float) -> Recorded:
     """Play with a trace: a temporary file that is kept when the run is not ok, unless it has a name from the start."""
     from dataclasses import replace
 
@@ -71,7 +83,7 @@ def _record(scenario: Scenario, level: str, seed: int, save: str, wall_s: float)
     from hinet_simnet.runs.record import record
     from hinet_simnet.runs.tracefile import finite
 
-    path = Path(save) if save else Path(f".{showing.file_name(scenario.name, seed)}.{time.time_ns():x}")
+    path = save or Path(f".{showing.file_name(scenario.name, seed)}.{time.time_ns():x}")
     begun_s = time.monotonic()
     with showing.moving_line() as show:
         recorded = record(scenario, level=level, seed=seed, path=path, wall_s=wall_s,
@@ -109,15 +121,18 @@ def _told(recorded: Recorded) -> Iterator[str]:
 def replay(trace: Annotated[str, typer.Argument(metavar="TRACE", help="A .simtrace file.")],
            anyway: Annotated[bool, typer.Option("--anyway", help="Also when another version made the trace.")] = False,
            wall_s: WallS = WALL_S) -> int:
-    """Play a trace's scenario again and compare every event; exit code 7 when one differs."""
-    from hinet_simnet.cli import showing
+    """Play a trace again and compare every event.
+
+    Exit code 7 when one differs.
+    """
+    from hinet_simnet.cli import places, showing
     from hinet_simnet.runs.replay import SCHEMA
     from hinet_simnet.runs.replay import replay as play_again
     from hinet_simnet.runs.tracefile import finite
 
-    begun_s = time.monotonic()
+    path, begun_s = places.trace_file(trace), time.monotonic()
     with showing.terminated_as_interrupted(), showing.moving_line() as show:
-        result = play_again(Path(trace), anyway=anyway, wall_s=wall_s,
+        result = play_again(path, anyway=anyway, wall_s=wall_s,
                             progress=lambda facts: show(showing.progress_text(dict(facts), begun_s)))
     output.emit(SCHEMA, finite(result.as_dict()), lambda: _compared(result))
     if result.interrupted:

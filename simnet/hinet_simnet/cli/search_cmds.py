@@ -25,20 +25,26 @@ def shrink(trace: Annotated[str, typer.Argument(metavar="TRACE", help="The .simt
            limit_s: Annotated[float, typer.Option("--limit-s", min=1, help="Stop after so many seconds with the best "
                                                                           "so far.")] = 600.0,
            wall_s: Annotated[float, typer.Option("--wall-s", min=1, help="One try's limit.")] = 300.0) -> int:
-    """Find the smallest scenario that still fails with the same checker; writes it and its trace."""
-    from hinet_simnet.cli import showing
+    """Find the smallest scenario that still fails.
+
+    It fails with the same checker; it and its trace are written.
+    """
+    from hinet_simnet.cli import places, showing
     from hinet_simnet.runs.replay import read_through
     from hinet_simnet.runs.scenarios import from_text
     from hinet_simnet.runs.shrink import SCHEMA
 
-    header = read_through(Path(trace)).header
+    source = places.trace_file(trace)
+    header = read_through(source).header
     scenario = from_text(header.text, file=header.file)
-    toml = Path(out) if out else showing.free_path(Path(trace).with_name(f"{Path(trace).stem}-small.toml"))
+    toml = (places.new_file(out, "--out", ".toml") if out else
+            showing.free_path(source.with_name(f"{source.stem}-small.toml")))
     with showing.terminated_as_interrupted():
         shrunk = small(scenario, header.seed, header.level, checker=checker, limit_s=limit_s, wall_s=wall_s)
-    written = write_small(shrunk, toml, header.seed, header.level)
+    with places.room_for("the small scenario", "--out"):
+        written = write_small(shrunk, toml, header.seed, header.level)
     output.emit(SCHEMA, {**shrunk.as_dict(), "seed": header.seed, "toml": str(toml), "trace": str(written)},
-                lambda: _shrunk_lines(shrunk, toml, written))
+                lambda: _shrunk_lines(shrunk, toml, written, header.level))
     return showing.INTERRUPTED if shrunk.interrupted else 0
 
 
@@ -70,7 +76,9 @@ def write_small(shrunk: Shrunk, toml: Path, seed: int, level: str) -> Path:
     return trace
 
 
-def _shrunk_lines(shrunk: Shrunk, toml: Path, trace: Path) -> Iterator[str]:
+def _shrunk_lines(shrunk: Shrunk, toml: Path, trace: Path, level: str) -> Iterator[str]:
+    import shlex
+
     from hinet_simnet.cli import showing
 
     state = ("nothing more can be left out" if shrunk.complete else
@@ -81,14 +89,16 @@ def _shrunk_lines(shrunk: Shrunk, toml: Path, trace: Path) -> Iterator[str]:
                             ("", "BEFORE", "NOW"), indent="  ")
     yield from showing.finding_lines([one for one in shrunk.outcome.findings if one.checker == shrunk.checker][:1])
     yield ""
+    again = f" --level {level}" if level != "world" else ""
     yield from output.table([["scenario", str(toml)], ["trace", str(trace)],
-                             ["play it", f"hinet-node simnet run {toml}"]], indent="  ")
+                             ["play it", f"hinet-node simnet run {shlex.quote(str(toml))}{again}"]], indent="  ")
 
 
 def soak(minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="How long.")] = 10.0,
-         seed: Annotated[int | None, typer.Option("--seed", min=0, help="The first seed (default: the ledger's next, "
-                                                                       "else any).")] = None,
-         jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes (default: one a core).")] = 0,
+         seed: Annotated[int | None, typer.Option("--seed", min=0, max=1 << 62, help="The first seed (default: "
+                                                           "the ledger's next, else any).")] = None,
+         jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, max=256, help="Processes (default: one a "
+                                                                            "core).")] = 0,
          ledger: Annotated[str, typer.Option("--ledger", metavar="FILE", help="Keep the total over all soaks of this "
                                                                              "version there.")] = "",
          keep_going: Annotated[bool, typer.Option("--keep-going", help="Don't stop at the first finding.")] = False,
@@ -98,22 +108,23 @@ def soak(minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="How
     """Play random scenarios until a checker fires or the time is over."""
     import secrets
 
-    from hinet_simnet.cli import showing
+    from hinet_simnet.cli import places, showing
     from hinet_simnet.runs.ledger import GOAL_EVENTS, Ledger
     from hinet_simnet.runs.pool import cores
     from hinet_simnet.runs.program import program
     from hinet_simnet.runs.soak import SCHEMA
     from hinet_simnet.runs.soak import soak as play_many
 
-    book = Ledger(Path(ledger), program()["version"]) if ledger else None
+    book = Ledger(places.new_file(ledger, "--ledger", ".json"), program()["version"]) if ledger else None
     first = seed if seed is not None else book.read().next_seed if book else secrets.randbelow(1 << 31)
     workers = jobs or cores()
     output.say(f"random scenarios from seed {first} on, {workers} at a time, for {showing.time_text(minutes * 60)}")
     with showing.terminated_as_interrupted(), showing.moving_line() as show:
         soaked = play_many(seconds=minutes * 60, first_seed=first, workers=workers, wall_s=wall_s,
                            keep_going=keep_going, shown=lambda now: show(_soak_text(now)))
-    total = book.add(events=soaked.events, runs=soaked.runs, findings=len(soaked.found), virtual_s=soaked.virtual_s,
-                     next_seed=soaked.next_seed) if book else None
+    with places.room_for("the ledger", "--ledger"):
+        total = book.add(events=soaked.events, runs=soaked.runs, findings=len(soaked.found),
+                         virtual_s=soaked.virtual_s, next_seed=soaked.next_seed) if book else None
     traces = [] if soaked.interrupted else _keep(soaked, shrink_s, wall_s)
     data = {**soaked.as_dict(), "traces": [str(path) for path in traces], "goal_events": GOAL_EVENTS,
             "total": vars(total) if total else None}

@@ -18,7 +18,7 @@ from hinet_simnet.findings import Finding, Outcome
 SAY_EVERY_S = 10.0
 DRAW_EVERY_S = 0.2
 FINDINGS_SHOWN = 10
-FOUND, NOT_SAME, INTERRUPTED = 1, 7, 130
+FOUND, PARTLY_DONE, NOT_SAME, INTERRUPTED = 1, 3, 7, 130
 
 Show = Callable[[str], None]
 

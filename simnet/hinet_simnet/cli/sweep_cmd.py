@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,12 +20,13 @@ def sweep(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A na
                           "the scenario's TOML; may be given again.")] = None,
           engine: Annotated[str, typer.Option("--engine", help="processes (this machine's cores) or "
                                                                "ray.")] = "processes",
-          jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes (default: one a core).")] = 0,
+          jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, max=256, help="Processes (default: one a "
+                                                                            "core).")] = 0,
           level: Annotated[str, typer.Option("--level", help="world, stack or processes.")] = "world",
           csv: Annotated[str, typer.Option("--csv", metavar="FILE", help="Write one line a run.")] = "",
           wall_s: Annotated[float, typer.Option("--wall-s", min=1, help="One run's limit.")] = 600.0) -> int:
     """Play seeds × parameters on all cores; a table of what came out."""
-    from hinet_simnet.cli import showing
+    from hinet_simnet.cli import places, showing
     from hinet_simnet.runs import scenarios
     from hinet_simnet.runs.parameters import parameter_of, seeds_of
     from hinet_simnet.runs.pool import cores
@@ -35,13 +35,15 @@ def sweep(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A na
     from hinet_simnet.runs.sweep import sweep as play_all
 
     engine_of(engine)
+    table = places.new_file(csv, "--csv", ".csv") if csv else None
     runs, values = jobs_of(scenarios.find(scenario), [parameter_of(text) for text in set_ or []], seeds_of(seeds),
                            level=scenarios.level_of(level), wall_s=wall_s)
     with showing.terminated_as_interrupted(), showing.moving_line() as show:
         rows, interrupted = play_all(runs, values, workers=jobs or cores(), engine_name=engine,
                                      shown=lambda count, done: show(f"{count:,} of {len(runs):,} runs"))
-    if csv:
-        write_csv(Path(csv), rows)
+    if table is not None:
+        with places.room_for("the table", "--csv"):
+            write_csv(table, rows)
     found = [row for row in rows if row.outcome.findings or row.refused]
     output.emit(SCHEMA, {"ok": not found and not interrupted, "scenario": scenario, "engine": engine,
                          "wanted": len(runs), "interrupted": interrupted, "runs": [row.as_dict() for row in rows],

@@ -39,7 +39,8 @@ def seeds_of(text: str) -> list[int]:
         first = int(match[1])
         last = int(match[2]) if match[2] else first
         if last < first or last - first >= RUNS_MAX or len(found) + last - first >= RUNS_MAX:
-            raise UsageError(f"--seeds {part}: from 1 to {RUNS_MAX:,} seeds, the smaller one first")
+            raise UsageError(f"--seeds {part}: from 1 to {RUNS_MAX:,} seeds, the smaller one first",
+                             next_step="write --seeds 1:50, or --seeds 1,2,7")
         found += range(first, last + 1)
     return found
 

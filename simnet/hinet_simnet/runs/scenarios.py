@@ -9,6 +9,7 @@ from hinet_simnet.errors import BadScenario, NotAtThisLevel
 from hinet_simnet.scenario.model import LEVELS, Scenario
 
 TEXT_BYTES_MAX = 1 << 22
+NEXT = "name a scenario file (SPEC.md, part 10), or one of: hinet-node simnet list"
 
 
 def library() -> dict[str, Path]:
@@ -25,17 +26,21 @@ def find(name: str) -> Scenario:
     path = Path(name)
     if name in ready and not path.is_file():
         path = ready[name]
+    elif path.is_dir() and name:
+        raise BadScenario(f"{name} is a folder", next_step=f"name a TOML file in it: {path / 'NAME.toml'}")
+    elif path.exists() and name and not path.is_file():
+        raise BadScenario(f"{name} is no ordinary file", next_step=NEXT)
     elif not path.is_file():
         near = difflib.get_close_matches(path.stem, ready, n=3, cutoff=0.4)
         words = f"; near to it: {', '.join(near)}" if near else ""
         raise BadScenario(f"there is no scenario and no file {name!r}{words}",
                           next_step=f"hinet-node simnet run {near[0]}" if near else "hinet-node simnet list")
     if path.stat().st_size > TEXT_BYTES_MAX:
-        raise BadScenario(f"larger than {TEXT_BYTES_MAX >> 20} MiB", where=str(path))
+        raise BadScenario(f"larger than {TEXT_BYTES_MAX >> 20} MiB", where=str(path), next_step=NEXT)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise BadScenario("it is no UTF-8 text", where=str(path)) from error
+        raise BadScenario("it is no UTF-8 text", where=str(path), next_step=NEXT) from error
     return from_text(text, file=name)
 
 

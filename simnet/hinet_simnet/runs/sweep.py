@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hinet_node.errors import UsageError
+from hinet_simnet.errors import BadScenario
 from hinet_simnet.findings import Outcome
 from hinet_simnet.runs.job import Done, Job
 from hinet_simnet.runs.parameters import Parameter, combinations, with_values
@@ -22,6 +24,7 @@ from hinet_simnet.scenario.model import Scenario
 
 SCHEMA = "hinet.simnet.sweep/1"
 ENGINES = ("processes", "ray")
+_LINE = re.compile(r"^\d+: ")
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,22 @@ def jobs_of(scenario: Scenario, parameters: Sequence[Parameter], seeds: Sequence
     values_of: list[dict[str, Any]] = []
     for values, pairs in groupby(combinations(parameters, seeds), key=lambda pair: pair[0]):
         text = with_values(scenario.text, values)
-        changed = from_text(text, file=scenario.file)
+        changed = _changed(scenario, text, values)
         refuse_level(changed, level)
         for _, seed in pairs:
             jobs.append(Job(text, seed, level=level, file=scenario.file, wall_s=wall_s, key=str(len(jobs))))
             values_of.append(values)
     return jobs, values_of
+
+
+def _changed(scenario: Scenario, text: str, values: dict[str, Any]) -> Scenario:
+    """A fault is told with the values that made it: the lines of the changed text are nowhere to be seen."""
+    try:
+        return from_text(text, file=scenario.file)
+    except BadScenario as error:
+        given = " ".join(f"--set {path}={value}" for path, value in values.items())
+        faults = [_LINE.sub("", fault.removeprefix(f"{scenario.file}:")) for fault in error.what.splitlines()]
+        raise BadScenario("\n".join(faults), where=given or scenario.file, next_step=error.next_step) from error
 
 
 def engine(name: str) -> Callable[..., Generator[Done, None, None]]:

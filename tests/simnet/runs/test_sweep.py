@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -20,9 +19,6 @@ from hinet_simnet.runs.parameters import combinations, parameter_of, seeds_of, t
 from hinet_simnet.runs.scenarios import from_text
 from hinet_simnet.runs.sweep import engine, jobs_of, summary, sweep, write_csv
 from hinet_simnet.scenario.model import Scenario
-
-HAS_RAY = importlib.util.find_spec("ray") is not None
-
 
 # ---- what is varied --------------------------------------------------------------------------------------------------
 
@@ -93,7 +89,6 @@ def test_a_sweep_gives_every_run_in_order_and_sums_them_up(fine: Scenario, tmp_p
     assert len(lines) == 5
 
 
-@pytest.mark.skipif(not HAS_RAY, reason="needs the extra simnet-ray")
 def test_ray_gives_the_same_as_processes(fine: Scenario, failing: Scenario) -> None:
     for scenario in (fine, failing):
         jobs, values = jobs_of(scenario, [parameter_of("link.loss=0,0.02")], [1, 2], level="world", wall_s=60)

@@ -165,7 +165,7 @@ if (box) {
 
 function number(name, n) {
   if (/byte/.test(name)) return size(n);
-  return Number.isInteger(n) ? n.toLocaleString("en") : Math.abs(n) >= 100 ? n.toFixed(0) : n.toPrecision(3);
+  return Number.isInteger(n) ? n.toLocaleString("en") : Math.abs(n) >= 100 ? n.toFixed(0) : String(Number(n.toPrecision(3)));
 }
 
 function curve(parent, name, points) {
@@ -190,6 +190,7 @@ function curve(parent, name, points) {
   let path = "";
   points.forEach(([t, v], place) => { path += (place ? `H${x(t).toFixed(1)}V` : `M${x(t).toFixed(1)},`) + y(v).toFixed(1); });
   draw(svg, "path", { class: "line", d: path });
+  if (points.length === 1) draw(svg, "circle", { class: "up", cx: x(points[0][0]), cy: y(points[0][1]), r: 3 });
   svg.onpointermove = (event) => {
     const t = (event.clientX - svg.getBoundingClientRect().left - left) / (width - left - 6) * whole;
     let found = points[0];

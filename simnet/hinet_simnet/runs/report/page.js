@@ -46,7 +46,11 @@ function ticks(from, to, count) {
   return found;
 }
 function tickText(t, span) {
-  return span < 20 && t ? t.toFixed(span < 0.05 ? 4 : span < 2 ? 2 : 1) + " s" : t < 60 ? Math.round(t * 100) / 100 + " s" : time(t);
+  if (span < 20 && t) {
+    const digits = span < 0.05 ? 4 : span < 2 ? 2 : 1, near = Number(t.toFixed(digits));
+    return near < 60 ? near.toFixed(digits) + " s" : time(near) + (near % 1).toFixed(digits).slice(1);
+  }
+  return t < 60 ? Math.round(t * 100) / 100 + " s" : time(t);
 }
 
 // ---- the timeline ---------------------------------------------------------------------------------------------------

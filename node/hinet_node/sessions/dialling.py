@@ -68,22 +68,34 @@ class Dialler:
 
     def look(self, public: bytes | None = None, *, heard: bool = False) -> None:
         """There is news: a session with this device ended, or (`heard`) it announced itself anew, or the chain grew."""
-        target = None if public is None else self._targets.get(public)
-        now_s = trio.current_time()
-        idle = target is not None and not target.dialling and target.held_until_s <= now_s
-        if public is not None and target is not None and idle and self._caller.session_with(public) is None:
-            opened_s, target.opened_s = target.opened_s, None
-            if heard or (opened_s is not None and now_s - opened_s >= LASTING_S):
-                del self._targets[public]  # a new one starts with the first wait
-            elif opened_s is not None:
-                self._put_off(target)
+        for key, target in self._targets_of(public) if public is not None else ():
+            self._look_again(key, target, heard)
         self._news.set()
 
     def hold(self, public: bytes, seconds: float) -> None:
         """Don't dial this device for so long, whatever is heard of it."""
-        target = self._targets.setdefault(public, Target(0.0))
-        target.held_until_s = trio.current_time() + seconds
-        target.due_s = max(target.due_s, target.held_until_s)
+        self._targets.setdefault(public, Target(0.0))
+        for _, target in self._targets_of(public):
+            target.held_until_s = trio.current_time() + seconds
+            target.due_s = max(target.due_s, target.held_until_s)
+
+    def _targets_of(self, public: bytes) -> list[tuple[bytes | str, Target]]:
+        """By its key, and by the static addresses that it was found at."""
+        return [(key, target) for key, target in self._targets.items() if public in (key, target.public)]
+
+    def _look_again(self, key: bytes | str, target: Target, heard: bool) -> None:
+        now_s, public = trio.current_time(), key if isinstance(key, bytes) else target.public
+        if target.dialling or target.held_until_s > now_s or (
+                public is not None and self._caller.session_with(public) is not None):
+            return
+        opened_s, target.opened_s = target.opened_s, None
+        if heard or (opened_s is not None and now_s - opened_s >= LASTING_S):
+            target.failures = 0
+            target.due_s = min(target.due_s, now_s)
+            if isinstance(key, bytes):
+                del self._targets[key]  # a new one starts with the first wait
+        elif opened_s is not None:
+            self._put_off(target)
 
     async def run(self) -> None:
         """Dial until cancelled."""
@@ -148,7 +160,8 @@ class Dialler:
     def _put_off(self, target: Target) -> None:
         wait_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(target.failures, 10))
         target.failures += 1
-        target.due_s = trio.current_time() + wait_s * self._jitter()
+        # A dial may have been under way when the device was put on hold.
+        target.due_s = max(trio.current_time() + wait_s * self._jitter(), target.held_until_s)
 
     def _jitter(self) -> float:
         """Between a half and one and a half."""

@@ -30,11 +30,14 @@ def random_scenario(seed: int, *, size: str = "middle") -> Scenario:
     duration_s = float(draw.between(5, 40) * 60)
     devices = _devices(draw, draw.between(least, most), duration_s)
     story = _Story(draw, devices, duration_s)
+    links = _slow_lines(draw, devices)
+    if draw.chance(0.3):
+        _sleep(story)
     for _ in range(draw.between(steps_max // 3, steps_max)):
         draw.pick(_MOVES)(story)
     steps = tuple(sorted(story.steps, key=lambda step: step.at_s))
     made = Scenario(f"random-{size}-{seed}", "Drawn by its seed.", duration_s, tuple(devices), seed=seed,
-                    settle_s=900.0, link=_link(draw), steps=steps)
+                    settle_s=900.0, link=_link(draw), links=links, steps=steps)
     return replace(made, text=to_toml(made))
 
 
@@ -75,12 +78,22 @@ def _devices(draw: _Draw, count: int, duration_s: float) -> list[DeviceSpec]:
         joins_s = float(draw.between(0, int(duration_s) // 4)) if draw.chance(0.7) else 0.0
         found.append(DeviceSpec(
             f"{tier}-{number}", "home", tier, role, joins_s, by,
-            clock_offset_s=float(draw.pick((0, 0, 0, 7, -90, 4000))),
+            disk_bytes=draw.pick((*[None] * 9, 3_000_000)), clock_offset_s=float(draw.pick((0, 0, 0, 7, -90, 4000))),
             clock_drift=draw.pick((0.0, 0.0, 5e-5))))
-    if draw.chance(0.2):  # neighbours on the same internet, with a household of their own
-        found += [DeviceSpec(name, "next door", tier, role, by="direct")
-                  for name, tier, role in (("other-cloud", "cloud", "admin"), ("other-laptop", "laptop", "member"))]
+    for number in range(1, draw.pick((0, 0, 0, 1, 1, 2)) + 1):  # others on the same internet
+        tiers = ["cloud", *(draw.pick(("laptop", "pocket")) for _ in range(draw.pick((1, 1, 2, 7))))]
+        found += [DeviceSpec(f"next-{number}-{tier}-{place}", f"next door {number}", tier,
+                             "member" if place else "admin", by="direct") for place, tier in enumerate(tiers)]
     return found
+
+
+def _slow_lines(draw: _Draw, devices: Sequence[DeviceSpec]) -> tuple[LinkSpec, ...]:
+    """Perhaps a device at the end of a slow line, both ways."""
+    if draw.chance(0.7):
+        return ()
+    name, rate = draw.pick(devices).name, draw.pick((30_000.0, 250_000.0))
+    delay = Delay("normal", draw.pick((0.08, 0.3)), 0.02)
+    return LinkSpec(name, "*", delay, 0.01, rate_bytes_s=rate), LinkSpec("*", name, delay, 0.01, rate_bytes_s=rate)
 
 
 @dataclass
@@ -143,6 +156,20 @@ def _power(story: _Story) -> None:
                 story.add(at_s + away_s, "start", on=on)
 
 
+def _sleep(story: _Story) -> None:
+    """A laptop or pocket whose lid is shut most of the time."""
+    able = [device for device in story.devices if device.tier != "cloud"]
+    if not able:
+        return
+    sleeper = story.draw.pick(able)
+    asleep_s, awake_s = story.draw.pick(((120, 30), (300, 60), (45, 45)))
+    at_s = sleeper.joins_at_s + 30
+    while at_s + asleep_s < story.duration_s:
+        story.add(at_s, "freeze", on=sleeper.name)
+        story.add(at_s + asleep_s, "thaw", on=sleeper.name)
+        at_s += asleep_s + awake_s
+
+
 def _network(story: _Story) -> None:
     at_s = story.at_s()
     there = story.there(at_s)
@@ -198,7 +225,7 @@ def _clone(story: _Story) -> None:
     if story.copies:
         return
     at_s, on = story.who()
-    if on in ("cloud", "other-cloud"):
+    if any(on == device.name and device.role == "admin" for device in story.devices if device.tier == "cloud"):
         return
     story.copies += 1
     story.add(at_s, "clone", on=on, to=f"{on}-copy")

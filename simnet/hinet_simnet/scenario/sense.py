@@ -89,7 +89,7 @@ def check_steps(steps: Sequence[tuple[Step, Path]], devices: Sequence[DeviceSpec
         elif step.do == "revoke":
             _check_revoke(step, path, there, faults)
         elif step.do == "lie":
-            _check_lie(step, path, faults)
+            _check_lie(step, path, there, faults)
         elif step.do in ("cut", "link") and step.args["from"] == step.args["to"] != "*":
             faults.add(path, "a device has no link to itself")
 
@@ -118,13 +118,28 @@ def _check_clone(step: Step, path: Path, there: _There, faults: Faults) -> None:
     there.copies[copy] = original
 
 
-def _check_lie(step: Step, path: Path, faults: Faults) -> None:
-    from hinet_simnet.adversary import check  # it knows the agent; most scenarios need none of it
+def _check_lie(step: Step, path: Path, there: _There, faults: Faults) -> None:
+    from hinet_simnet.adversary import DEFAULTS, LIES, check  # it knows the agent; most scenarios need none of it
 
-    try:
-        check(step.args["lie"], step.args.get("args") or {})
-    except BadScenario as error:
-        faults.add((*path, "lie"), f"{error}" + (f" ({error.next_step})" if error.next_step else ""))
+    lie, args = step.args["lie"], step.args.get("args") or {}
+    if lie not in LIES:
+        faults.add((*path, "lie"), f"lie: there is no lie {lie!r}{near(lie, LIES)} (one of: {', '.join(LIES)})")
+        return
+    for key, value in args.items():
+        at = (*path, "args", key)
+        if key not in DEFAULTS:
+            faults.add(at, f"args: the lie {lie!r} has no argument {key!r}{near(key, DEFAULTS)} "
+                           f"(one of: {', '.join(DEFAULTS)})")
+            continue
+        try:
+            wanted = check(lie, {key: value})
+        except BadScenario as error:
+            faults.add(at, f"args: {error}")
+            continue
+        for name in wanted["to"] if key == "to" else ():
+            why = there.why_not(name, step.at_s, early=True)
+            if why:
+                faults.add(at, f"args: to: {why}")
 
 
 def _check_revoke(step: Step, path: Path, there: _There, faults: Faults) -> None:

@@ -460,6 +460,23 @@ def test_a_copied_key_is_noticed_by_everybody_and_quarantined() -> None:
     village(test)
 
 
+def test_a_copied_key_at_static_addresses_is_dialled_with_patience_by_everybody() -> None:
+    async def test(place: Village) -> None:
+        keys = {name: place.admit(name) for name in ("anna", "bert")}
+        first = await place.start("bert", keys["bert"], discover=False)
+        twin = await place.start("twin", keys["bert"], discover=False)
+        static = [*first.peers.addresses, *twin.peers.addresses]
+        anna = await place.start("anna", keys["anna"], discover=False, static=static)
+        third = await place.start("third", keys["bert"], discover=False, static=anna.peers.addresses)
+        await trio.sleep(1800)
+        assert any("init --rekey" in reason for reason in anna.reasons("closed"))
+        for node in (anna, first, twin, third):
+            # Three who dial about once a minute for half an hour, two sessions opened and closed at the most each time.
+            assert 0 < len(node.events) < 3 * 30 * 4, "not in a loop"
+
+    village(test)
+
+
 def test_a_full_disk_ends_the_session_and_nothing_else() -> None:
     async def test(place: Village) -> None:
         anna_keys, bert_keys = place.admit("anna"), place.admit("bert")

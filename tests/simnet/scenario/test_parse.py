@@ -14,6 +14,7 @@ from hinet_simnet.levels import play
 from hinet_simnet.scenario.generate import LIES, SIZES, random_scenario
 from hinet_simnet.scenario.model import Scenario
 from hinet_simnet.scenario.parse import parse
+from hinet_simnet.scenario.steps import STEPS
 from hinet_simnet.scenario.write import to_toml
 
 LIBRARY = sorted((Path(hinet_simnet.__path__[0]) / "library").glob("*.toml"))
@@ -40,8 +41,10 @@ def test_the_lies_that_are_drawn_are_all_lies_that_there_are() -> None:
     ("[[household]]\nname = 'b'\ndevices = [\n {name = 'k', role = 'keeper'}]\n", 9, "can't be a keeper"),
     ("[[household]]\nname = 'b'\ndevices = []\n", 8, "at least one device"),
     ("[link]\nloss = \n", 7, "no TOML"),
-    ("[[step]]\nat = 5\ndo = 'lie'\non = 'laptop'\nlie = 'white'\n", 10, "there is no lie 'white'"),
-    ("[[step]]\nat = 5\ndo = 'lie'\non = 'laptop'\nlie = 'flood'\nargs = {cuont = 3}\n", 10, "no argument 'cuont'"),
+    ("[[step]]\nat = 1\ndo = 'lie'\non = 'laptop'\nlie = 'flod'\n", 10, "no lie 'flod'; did you mean 'flood'"),
+    ("[[step]]\nat = 1\ndo = 'lie'\non = 'laptop'\nlie = 'fork'\nargs.fors = 3\n", 11, "did you mean 'for_s'"),
+    ("[[step]]\nat = 1\ndo = 'lie'\non = 'laptop'\nlie = 'fork'\n[step.args]\ncount = 0\n", 12, "above 0"),
+    ("[[step]]\nat = 1\ndo = 'lie'\non = 'laptop'\nlie = 'fork'\nargs.to = 'lapto'\n", 11, "did you mean 'laptop'"),
 ])
 def test_a_fault_is_told_with_its_line(text: str, line: int, words: str) -> None:
     with pytest.raises(BadScenario, match=words) as told:
@@ -61,6 +64,15 @@ def test_random_scenarios_are_valid_and_survive_the_way_to_toml_and_back(size: s
         made = random_scenario(seed, size=size)
         assert made == random_scenario(seed, size=size)
         assert plain(parse(made.text)) == plain(made)
+
+
+def test_random_scenarios_between_them_draw_everything_that_may_go_wrong() -> None:
+    made = [random_scenario(seed) for seed in range(200)]
+    assert {step.do for scenario in made for step in scenario.steps} == {*STEPS} - {"join", "expect"}
+    assert {len(scenario.households()) for scenario in made} >= {1, 2, 3}
+    assert {True, False} == {bool(scenario.links) for scenario in made}
+    assert any(device.disk_bytes for scenario in made for device in scenario.devices)
+    assert max(sum(device.by == "direct" for device in scenario.devices) for scenario in made) >= 8
 
 
 @pytest.mark.parametrize("file", LIBRARY, ids=lambda file: file.stem)

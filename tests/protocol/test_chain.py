@@ -353,13 +353,17 @@ def long_chain() -> Chain:
 
 def test_a_long_chain_is_verified_in_linear_time(long_chain: Chain) -> None:
     raws = long_chain.raws()
-    began = time.process_time()
-    half = Chain.from_entries(raws[:500])
-    first_s = time.process_time() - began
-    began = time.process_time()
-    whole = Chain.from_entries(raws)
-    assert whole.members()
-    whole_s = time.process_time() - began
-    assert len(half) == 500
-    assert whole_s < 4 * first_s
+
+    def verified_s(count: int) -> float:
+        """The quickest of three: a neighbour on the machine can only slow one down."""
+        taken_s = []
+        for _ in range(3):
+            began = time.process_time()
+            chain = Chain.from_entries(raws[:count])
+            assert chain.members()
+            taken_s.append(time.process_time() - began)
+            assert len(chain) == count
+        return min(taken_s)
+
+    assert verified_s(len(raws)) < 4 * verified_s(500)
     print(f"1,000 entries in {whole_s:.2f} s")

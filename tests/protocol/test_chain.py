@@ -366,4 +366,3 @@ def test_a_long_chain_is_verified_in_linear_time(long_chain: Chain) -> None:
         return min(taken_s)
 
     assert verified_s(len(raws)) < 4 * verified_s(500)
-    print(f"1,000 entries in {whole_s:.2f} s")

@@ -331,6 +331,8 @@ class Session:
             if handler is None:
                 raise ProtocolError(f"This device does not answer {type(body).__name__}.")
             reply = await handler(self, body)
+            if reply is None:  # a notice, which a peer sent as a question
+                raise ProtocolError(f"This device does not answer {type(body).__name__}.")
             assert isinstance(reply, Message), f"the handler of {type(body).__name__} gave no message"
             await self._wait_for_room()
             event: machine.Event = machine.Answer(number, reply)

@@ -225,8 +225,12 @@ def test_questions_are_answered_and_errors_come_back_with_their_code() -> None:
     async def damaged(session: Session, message: PackRead) -> PackBytes:
         raise VaultError("no such pack")
 
+    async def noticed(session: Session, message: VaultChanged) -> None:
+        await trio.lowlevel.checkpoint()
+
     def setup(peers: Peers) -> None:
         peers.on(HeadsGet, answer_heads)
+        peers.on(VaultChanged, noticed)
         peers.on(PacksGet, broken)
         peers.on(PackRead, damaged)
 
@@ -243,6 +247,8 @@ def test_questions_are_answered_and_errors_come_back_with_their_code() -> None:
         with pytest.raises(NodeError, match="no such pack") as caught:
             await session.request(PackRead(b"p" * 32, 0, 5))
         assert caught.value.code == "E_VAULT"
+        with pytest.raises(NodeError, match="does not answer VaultChanged"):  # a notice, asked as a question
+            await session.request(VaultChanged(b"d" * 32))
         (back,) = place.nodes["bert"].peers.sessions
         with pytest.raises(NodeError, match="does not answer HeadsGet"):
             await back.request(HeadsGet(b""))

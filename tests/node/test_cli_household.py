@@ -228,7 +228,7 @@ def test_a_corrupted_pack_is_found_set_aside_and_fetched_again(house: House) -> 
 
 
 def test_revoking_says_what_it_does_and_who_knows(house: House) -> None:
-    house.until(lambda: states(house, "first").get("store") == "connected")
+    house.until(lambda: states(house, "first").get("store") == states(house, "first").get("second") == "connected")
     one_clear_error(house.line("first", "revoke", "store"), 2, "--yes")
     plan = house.line("first", "revoke", "store", "--dry-run")
     assert plan[0] == 0

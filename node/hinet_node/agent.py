@@ -65,7 +65,6 @@ class Agent:
         self._stop = trio.Event()
         self.stopped = trio.Event()
         self._grown = trio.Event()
-        self._epoch_made = True
         self.vault: Vault
         self.peers: Peers
         self.replicator: Replicator
@@ -166,18 +165,21 @@ class Agent:
             admins = [device.public for device in self.membership.chain().members() if device.role == "admin"]
             if self.membership.device_public in admins:
                 await trio.sleep(EPOCH_TURN_S * admins.index(self.membership.device_public))
-                self._renew_epoch()
-            with trio.move_on_after(math.inf if self._epoch_made else EPOCH_RETRY_S):
+                wait_s = self._renew_epoch()
+            else:
+                wait_s = math.inf
+            with trio.move_on_after(wait_s):
                 await grown.wait()
 
-    def _renew_epoch(self) -> None:
+    def _renew_epoch(self) -> float:
+        """How long to wait, at most, before the next look."""
         try:
             if self.membership.renew_epoch_if_needed():
                 self.log("a new vault epoch is in force")
-            self._epoch_made = True
         except NoSpace as error:
-            self._epoch_made = False
             self.log(f"a new vault epoch is due and has to wait: {error}")
+            return EPOCH_RETRY_S
+        return math.inf
 
     def _chain_grew(self) -> None:
         self._grown.set()

@@ -70,7 +70,8 @@ class Network(Protocol):
 
     def serve(self, device_seed: bytes, listen: Sequence[str], handlers: Mapping[str, StreamHandler],
               ) -> AbstractAsyncContextManager[Sequence[str]]:
-        """Listen until the context ends; yields the addresses that can be dialled (real interfaces and ports).
+        """Listen until the context ends; yields the addresses that can be dialled (real interfaces and ports): a tuple
+        where they never change, else a sequence that is read anew at each look.
 
         Errors: `PortBusy` when a wanted port is taken; `NetworkError` when no address can be listened on.
         """

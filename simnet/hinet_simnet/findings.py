@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hinet_simnet.trace import Trace
 
 RUN_SCHEMA = "hinet.simnet.run/1"
 
@@ -42,6 +45,11 @@ class Outcome:
     @property
     def ok(self) -> bool:
         return not self.findings and not self.interrupted
+
+    def count(self, trace: Trace) -> None:
+        """Take digest and counts from the trace as it is now."""
+        self.digest, self.events = trace.digest(), trace.events
+        self.messages, self.message_bytes = trace.messages, trace.message_bytes
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; `schema` is `RUN_SCHEMA`."""

@@ -11,7 +11,6 @@ import os
 import resource
 import time
 from collections.abc import Awaitable, Callable
-from importlib import import_module
 from typing import Any
 
 import trio
@@ -23,6 +22,7 @@ from hinet_simnet.processes.isolation import disk_refusal
 from hinet_simnet.processes.realtime import RunClock
 from hinet_simnet.processes.stage import DEVICES_MAX, ProcessStage, chosen_form, open_stage
 from hinet_simnet.scenario.model import Scenario
+from hinet_simnet.scenario.player import play_on, refuse
 from hinet_simnet.trace import Trace
 
 BACKEND_VARIABLE = "HINET_BACKEND"
@@ -34,9 +34,7 @@ PlayOn = Callable[..., Awaitable[Outcome]]
 def play(scenario: Scenario, seed: int, trace: Trace, *, progress: Progress = lambda facts: None,
          stop: Stop = lambda: False, first_only: bool = False) -> Outcome:
     """Play the scenario. Errors: `BadScenario`, `NotAtThisLevel` before anything starts."""
-    player = import_module("hinet_simnet.scenario.player")
-    player.refuse(ProcessStage, scenario, ProcessStage.level)
-    play_on: PlayOn = player.play_on
+    refuse(ProcessStage, scenario, ProcessStage.level)
     return play_by(play_on, scenario, seed, trace, progress=progress, stop=stop, first_only=first_only)
 
 
@@ -61,8 +59,7 @@ def play_by(play_on: PlayOn, scenario: Scenario, seed: int, trace: Trace, **more
     begun_s, begun_cpu_s = time.monotonic(), cpu_s()
     trio.run(main, clock=RunClock())
     (outcome,) = outcomes
-    outcome.digest, outcome.events = trace.digest(), trace.events
-    outcome.messages, outcome.message_bytes = trace.messages, trace.message_bytes
+    outcome.count(trace)
     outcome.wall_s, outcome.cpu_s = round(time.monotonic() - begun_s, 3), round(cpu_s() - begun_cpu_s, 3)
     return outcome
 

@@ -164,7 +164,6 @@ def _stack(thread: threading.Thread) -> str:
 
 def _finished(watched: Watched) -> Outcome:
     """The outcome, whatever became of the run."""
-    trace = watched.trace
     outcome = watched.outcome
     if outcome is None:
         outcome = Outcome(watched.scenario.name, watched.level, watched.seed, virtual_s=watched.at_s(),
@@ -176,8 +175,6 @@ def _finished(watched: Watched) -> Outcome:
     if watched.finding is not None:
         outcome.findings.append(watched.finding)
     outcome.interrupted = outcome.interrupted or (watched.stopping and watched.finding is None)
-    # Agents that end after the outcome was drawn up add events of their own: the file has them, so they count.
-    outcome.digest, outcome.events = trace.digest(), trace.events
-    outcome.messages, outcome.message_bytes = trace.messages, trace.message_bytes
+    outcome.count(watched.trace)  # the file has what came after the outcome was drawn up, so it counts
     watched.outcome = outcome
     return outcome

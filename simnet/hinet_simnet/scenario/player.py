@@ -152,9 +152,8 @@ class Player:
                     self.found(finding)
 
     def _summed_up(self) -> Outcome:
-        outcome, trace = self.outcome, self.stage.trace
-        outcome.digest, outcome.events = trace.digest(), trace.events
-        outcome.messages, outcome.message_bytes = trace.messages, trace.message_bytes
+        outcome = self.outcome
+        outcome.count(self.stage.trace)
         outcome.virtual_s = round(self._at_s(), 6)
         outcome.nodes = len(self.stage.names())
         self._report()

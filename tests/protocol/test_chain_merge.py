@@ -178,6 +178,14 @@ def grow(steps: list[tuple[int, str, int, int]]) -> list[Chain]:
     return branches
 
 
+def test_a_device_whose_certificates_all_fell_is_the_same_whichever_came_first() -> None:
+    left, right, _ = grow([(0, "add admin", 2, 3), (0, "revoke", 0, 1), (1, "add admin", 1, 3), (1, "revoke", 0, 2)])
+    one, other = union(left, right), union(right, left)
+    assert one.device(keys(3).public) == other.device(keys(3).public)
+    assert not one.is_member(keys(3).public)
+    assert one.devices() == other.devices()
+
+
 @settings(max_examples=150)
 @given(st.lists(step, max_size=14), st.randoms(use_true_random=False))
 def test_the_merged_chain_does_not_depend_on_order(steps: list[tuple[int, str, int, int]], shuffle: Any) -> None:

@@ -408,7 +408,7 @@ class Chain:
     def wraps_for(self, public: bytes) -> tuple[tuple[bytes, bytes, bytes], ...]:
         """Rows of epoch id, ephemeral key and wrapped key that were given to a device when it was added."""
         found = []
-        for node in self._graph.adds_of(public):
+        for node in sorted(self._graph.adds_of(public), key=_place):
             body = node.entry.body
             found += [(epoch_id, body["ephemeral"], wrapped) for epoch_id, wrapped in body["epochs"]]
         return tuple(found)
@@ -445,14 +445,20 @@ def _take_in(graph: Graph, waiting: dict[bytes, Entry], rejected: dict[bytes, Pr
     return tuple(added)
 
 
+def _place(node: Node) -> tuple[int, bytes]:
+    """The same on every replica."""
+    return node.height, node.hash
+
+
 def _devices_of(graph: Graph, settled: Settlement) -> dict[bytes, Device]:
     """All devices by key, seniors first, with the names made unique."""
     found: dict[bytes, Device] = {}
     names: set[str] = set()
     for public in sorted(graph.device_keys(), key=graph.seniority):
         standing = settled.adds.get(public)
-        node: Node = (standing or graph.adds_of(public))[0]
-        revokes = sorted(settled.revokes[public], key=lambda one: (one.height, one.hash))
+        # Of certificates that all fell, the lowest is shown, not the one that came first.
+        node: Node = standing[0] if standing else min(graph.adds_of(public), key=_place)
+        revokes = sorted(settled.revokes[public], key=_place)
         body = node.entry.body
         name: str = body["name"]
         if settled.live(public):

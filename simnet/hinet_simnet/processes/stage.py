@@ -41,6 +41,8 @@ DEVICES_MAX = 64
 DISK_BYTES = 2 << 30
 """The size of a disk that is to be filled, when the scenario names none; a vault keeps 1 GiB in reserve."""
 COUNT_S = 1.0
+LAST_WORDS_S = 2.0
+"""After a failure: an agent that is just ending has this long to say why, for its log."""
 LINE_BYTES_MAX = 4096
 LOG_BYTES_MAX = 16 << 20
 _OPENED = re.compile(r"^(.+) connected from \S+ \((?:cloud|laptop|pocket)\)$")
@@ -83,6 +85,7 @@ async def open_stage(seed: int, trace: Trace, *, form: str | None = None, link: 
                     except Exception as error:  # raised again below: it is the caller's, and no group of ours
                         failed = error
                         stage.keep_logs = True
+                        await trio.sleep(LAST_WORDS_S)
                     nursery.cancel_scope.cancel()
             finally:
                 stage.close()

@@ -213,6 +213,19 @@ def test_an_unknown_protocol_is_refused_and_the_connection_lives_on() -> None:
     with_pair(test, {"/echo/1": echo})
 
 
+def test_a_stream_that_nobody_waits_for_any_more_may_fail_to_open_and_the_network_lives_on() -> None:
+    async def test(network: Libp2pNetwork, address: str) -> None:
+        connection = await network.dial(address, PUBLIC_B, 5)
+        with trio.move_on_after(0):
+            await connection.open_stream("/hinet/unknown/1")
+        await trio.sleep(0.5)
+        stream = await connection.open_stream("/hinet/test/1")
+        await stream.send_all(b"x")
+        assert await receive_exactly(stream, 1) == b"x"
+
+    with_pair(test, {"/hinet/test/1": echo})
+
+
 def test_a_busy_port_is_named_with_what_to_do() -> None:
     async def main() -> None:
         a, b = Libp2pNetwork(), Libp2pNetwork()

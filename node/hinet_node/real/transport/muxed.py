@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -227,7 +228,8 @@ class MuxedConnection:
                     speaker = MultiselectCommunicator(Capped(inner, NEGOTIATION_BYTES_MAX))
                     await MultiselectClient().select_one_of([protocol], speaker, NEGOTIATION_S)
             except Exception as error:  # libp2p lets errors of every layer through
-                send.send_nowait(NetworkError(f"{self.remote_address} did not open {protocol}: {error}."))
+                with suppress(trio.BrokenResourceError):  # the one who asked was cancelled
+                    send.send_nowait(NetworkError(f"{self.remote_address} did not open {protocol}: {error}."))
                 return
             stream = self._adopt(inner)
             try:

@@ -7,7 +7,7 @@ What the entries mean together is left to `standing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hinet_protocol.chain.bodies import BASE_ADOPT, CHECKPOINT, CONSENT, EPOCH_NEW, ROOT_ROTATE
@@ -92,7 +92,6 @@ class Graph:
         self._removals: dict[bytes, list[Node]] = {}
         self._removals_by: dict[bytes, list[Node]] = {}
         self._of_kind: dict[str, list[Node]] = {}
-        self._admin_keys: set[bytes] = set()
 
     @classmethod
     def start(cls, genesis: Entry) -> Graph:
@@ -117,7 +116,6 @@ class Graph:
         twin._removals = {key: list(nodes) for key, nodes in self._removals.items()}
         twin._removals_by = {key: list(nodes) for key, nodes in self._removals_by.items()}
         twin._of_kind = {kind: list(nodes) for kind, nodes in self._of_kind.items()}
-        twin._admin_keys = set(self._admin_keys)
         return twin
 
     def add(self, entry: Entry, seen: Standpoint) -> Node:
@@ -145,8 +143,6 @@ class Graph:
             if entry.introduces:
                 self.introducing |= bit
                 self._boxes.setdefault(entry.body["box"], []).append(node)
-            if node.role == "admin":
-                self._admin_keys.add(certified)
         if removed is not None:
             self._removals.setdefault(removed, []).append(node)
             self._removals_by.setdefault(entry.signer, []).append(node)
@@ -205,10 +201,6 @@ class Graph:
     def device_keys(self) -> Iterable[bytes]:
         """The keys of all devices that were ever certified."""
         return self._certificates.keys()
-
-    def admin_keys(self) -> Set[bytes]:
-        """The keys that any entry made admin."""
-        return self._admin_keys
 
     def certificates_of(self, public: bytes, mask: int) -> list[Node]:
         """The certificates of a key inside a past, renewals among them."""

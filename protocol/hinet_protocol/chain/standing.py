@@ -157,24 +157,23 @@ def settle(graph: Graph, mask: int) -> Standing:
     settled = Standing(graph, mask)
     certificates = {key: found for key in graph.device_keys() if (found := graph.certificates_of(key, mask))}
     settled.ranks = {key: _rank(settled, nodes) for key, nodes in certificates.items()}
-    settled.removals = {key: _standing_removals(settled, key, mask) for key in certificates}
-    admins: list[Node] = []
-    others: list[Node] = []
-    for key, nodes in certificates.items():
-        (admins if key in graph.admin_keys() else others).extend(nodes)
+    ordered = sorted((node for nodes in certificates.values() for node in nodes), key=lambda one: one.place)
+    settled.removals = {key: _standing_removals(settled, key, mask, ordered) for key in certificates}
+    admins = [node for node in ordered if node.role == "admin"]
     # A signer's own certificate is mostly lower than what it signs, so rising height settles signers first. A key that
     # was certified again, apart and higher, needs another turn; what hangs on nothing but itself never stands.
     left = len(admins) + 1
     while len(admins) < left:
         left, admins = len(admins), _take_standing(settled, admins)
-    _take_standing(settled, others)  # they grant nothing, and what they continue is lower: once is enough
+    # The others grant nothing, and what they continue is lower: once is enough.
+    _take_standing(settled, [node for node in ordered if node.role != "admin"])
     return settled
 
 
 def _take_standing(settled: Standing, waiting: list[Node]) -> list[Node]:
-    """Enters the certificates that stand, parents first; gives back the others in that order."""
+    """Enters the certificates that stand, in the order given; gives back the others."""
     falling = []
-    for node in sorted(waiting, key=lambda one: one.place):
+    for node in waiting:
         certified = node.entry.certifies
         assert certified is not None
         if settled.stands(node):
@@ -189,7 +188,7 @@ def _rank(settled: Standing, certificates: Iterable[Node]) -> Rank:
     return min((int(settled.grant_aside(node)), *node.place) for node in certificates)
 
 
-def _standing_removals(settled: Standing, target: bytes, mask: int) -> list[Node]:
+def _standing_removals(settled: Standing, target: bytes, mask: int, certificates: list[Node]) -> list[Node]:
     """The removals of `target` that count. Those by juniors whom it removed itself, not knowing of them, do not."""
     graph, ranks = settled.graph, settled.ranks
     removals = [node for node in graph.removals_of(target, mask) if not settled.removal_aside(node)]
@@ -218,8 +217,7 @@ def _standing_removals(settled: Standing, target: bytes, mask: int) -> list[Node
 
     # A removed junior must not escape by having a helper, added apart from the removal, sign in its place; nor under
     # new keys.
-    helpers = [node for key in graph.admin_keys() for node in graph.certificates_of(key, mask)]
-    for node in sorted(helpers, key=lambda one: one.place):
+    for node in certificates:
         continues = node.entry.continues
         if fallen(node) or (continues is not None and (answered(continues, node) or hollow(continues, node))):
             tainted.add(node.index)

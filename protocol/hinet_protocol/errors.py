@@ -7,6 +7,7 @@
       MessageError                E_MESSAGE            unknown tag, missing or wrong field
       PhraseError                 E_PHRASE             the 24 words are mistyped
       KeyInvalid                  E_KEY                bytes are not a usable key or key text
+      PassphraseWrong             E_PASSPHRASE         the sealed copy of the root does not open
       SignatureInvalid            E_SIGNATURE          a signature does not match
       ChainError                  E_CHAIN
         EntryMalformed            E_ENTRY              an entry has the wrong form
@@ -100,6 +101,12 @@ class KeyInvalid(ProtocolError):
     """The bytes or the text are not a usable key."""
 
     code = "E_KEY"
+
+
+class PassphraseWrong(ProtocolError):
+    """The passphrase does not open the sealed copy of the root."""
+
+    code = "E_PASSPHRASE"
 
 
 class SignatureInvalid(ProtocolError):

@@ -25,6 +25,13 @@ bases_max = 64
 addresses_max = 16
 address_bytes_max = 256
 
+# Identity (SPEC.md, 2.4)
+passphrase_chars_min = 10
+passphrase_chars_max = 1_024
+argon2_memory_kib_min = 8
+argon2_memory_kib_max = 1_048_576
+argon2_passes_max = 16
+
 # Sessions (SPEC.md, 5.4)
 requests_outstanding_max = 64
 heartbeat_idle_ms = 10_000

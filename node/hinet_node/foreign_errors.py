@@ -12,6 +12,7 @@ NEW_CODE = "ask for a new code: on a device of the household type  hinet-node in
 
 _PROTOCOL: dict[str, tuple[int, str | None]] = {
     "E_PHRASE": (2, "check the words against your paper, in order"),
+    "E_KEY": (7, "check the path; the 24 words on paper work as well"),
     "E_PASSPHRASE": (4, "type it again; the 24 words on paper work as well: --words-file FILE, or the prompt"),
     "E_CODE_MALFORMED": (2, "type the code as it was shown: hinet-node join NUMBER-WORD-WORD-WORD"),
     "E_TICKET_MALFORMED": (2, "copy the whole ticket, or use the code: hinet-node join CODE"),

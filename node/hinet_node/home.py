@@ -1,6 +1,7 @@
 """The home folder: what lies where, the lock that only one process may hold, and private files that are private.
 
     device.key   this device's secret keys, 0600        chain/        the signed log, in segments
+    device.key.next   while keys are exchanged
     config.toml  name, tier, ports                      invitations/  open and used invitations
     lock         held by the agent or by one command    vault/        packs and heads; index.sqlite is a cache
     bases/ revisions/ jobs/                             run/          agent.sock   log/  agent.log
@@ -22,6 +23,7 @@ from pathlib import Path
 from hinet_node.errors import ConflictError, NoSpace, NotAuthorised, NotInitialised
 
 DEVICE_KEY = "device.key"
+DEVICE_KEY_NEXT = "device.key.next"
 CONFIG = "config.toml"
 LOCK = "lock"
 CHAIN = "chain"
@@ -46,14 +48,15 @@ def require_identity(folder: str | Path) -> None:
 
 def check_private(folder: str | Path) -> None:
     """Refuse a device key that others may read. Errors: `NotAuthorised` with the chmod line."""
-    path = Path(folder) / DEVICE_KEY
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        return
-    if mode & 0o077:
-        raise NotAuthorised(f"{path} can be read by other users (mode {mode:04o}), so it is not used",
-                            next_step=f"chmod 600 {path}", code="E_KEY_OPEN")
+    for name in (DEVICE_KEY, DEVICE_KEY_NEXT):
+        path = Path(folder) / name
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+        except FileNotFoundError:
+            continue
+        if mode & 0o077:
+            raise NotAuthorised(f"{path} can be read by other users (mode {mode:04o}), so it is not used",
+                                next_step=f"chmod 600 {path}", code="E_KEY_OPEN")
 
 
 @contextmanager

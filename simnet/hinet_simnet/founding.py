@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hinet_node.belonging.certificates import expiry_of
 from hinet_node.belonging.membership import Membership, draw_keys, draw_root
 from hinet_node.ports import Ports
 from hinet_node.sessions.address_book import AddressBook
@@ -26,10 +27,11 @@ def certify(admin: Membership, ports: Ports, device: DeviceSpec, keys: DeviceKey
     """Put a device into the chain of an admin's device, as the inviting side of a join does at its end."""
     keeper = device.role == "keeper"
     admin.require_admin("invite")
+    now_s = int(ports.clock.now_unix_s())
     admin.take_in([make_device_add(
         admin.chain(), admin.keys, name=device.name, public=keys.public, box_public=keys.box_public, role=device.role,
-        tier=device.tier, time_s=int(ports.clock.now_unix_s()), keyring=None if keeper else admin.keyring,
-        ephemeral_seed=None if keeper else ports.randomness.draw(32))])
+        tier=device.tier, time_s=now_s, expires_s=expiry_of(device.role, now_s),
+        keyring=None if keeper else admin.keyring, ephemeral_seed=None if keeper else ports.randomness.draw(32))])
 
 
 def join(admin: Membership, admin_addresses: Sequence[str], ports: Ports, device: DeviceSpec) -> None:

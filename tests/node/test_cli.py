@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from hinet_node.cli import commands, context, failures, output, root
-from hinet_node.errors import NodeError
+from hinet_node.belonging import chain_store
+from hinet_node.cli import commands, context, failures, output, root, root_key
+from hinet_node.errors import NodeError, UsageError
+from hinet_node.real.disk import RealDisk
 from hinet_protocol.errors import CodeWrong
+from hinet_protocol.identity import RootKey, root_commitment
+from hinet_protocol.sealed_root import open_sealed_root
 
 Run = Callable[..., tuple[int, str, str]]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -226,6 +230,61 @@ def test_init_writes_the_words_to_a_private_file_and_nowhere_else(run: Run, tmp_
     assert (tmp_path / "home" / "device.key").stat().st_mode & 0o777 == 0o600
 
 
+def test_init_promises_the_spare_words_and_says_that_nothing_else_brings_things_back(run: Run, tmp_path: Path) -> None:
+    words, spare = tmp_path / "words", tmp_path / "words.spare"
+    code, out, err = run("init", "--json", "--name", "first", "--tier", "cloud", "--words-file", str(words))
+    assert (code, json.loads(out)["spare_words_file"]) == (0, str(spare))
+    assert spare.stat().st_mode & 0o777 == 0o600
+    assert err.count("everything is lost for good") == 1
+    first, second = (RootKey.from_words(path.read_text()) for path in (words, spare))
+    chain = chain_store.read(RealDisk(tmp_path / "home"))
+    assert chain.root_public == first.public
+    assert chain.genesis.body["next"] == root_commitment(second.public)
+    assert " ".join(second.words()[:2]) not in out + err
+
+
+def test_a_sealed_root_is_written_beside_the_words_and_opens_with_its_passphrase(run: Run, tmp_path: Path) -> None:
+    passphrase, copy, words = tmp_path / "passphrase", tmp_path / "sealed", tmp_path / "words"
+    passphrase.write_text("correct horse battery staple\n")
+    code, out, err = run("init", "--words-file", str(words), "--sealed-root", str(copy), "--passphrase-file",
+                         str(passphrase), "--tier", "cloud", "--name", "first")
+    assert code == 0, err
+    assert copy.stat().st_mode & 0o777 == 0o600
+    root = RootKey.from_words(words.read_text())
+    assert open_sealed_root(copy.read_bytes(), "correct horse battery staple") == root
+    assert root_key.read_root("", str(copy), str(passphrase)) == root_key.read_root(str(words)) == root
+    assert "horse" not in out + err
+
+
+def test_a_passphrase_that_is_too_short_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "passphrase").write_text("short\n")
+    one_clear_error(run("init", "--words-file", str(tmp_path / "words"), "--sealed-root", str(tmp_path / "sealed"),
+                        "--passphrase-file", str(tmp_path / "passphrase")), 2, "10 characters")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["passphrase"]
+    assert not (tmp_path / "home" / "device.key").exists()
+
+
+def test_a_spare_file_that_exists_takes_the_first_paper_back(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "words.spare").write_text("dear diary")
+    one_clear_error(run("init", "--words-file", str(tmp_path / "words")), 2, "words.spare exists already")
+    assert (tmp_path / "words.spare").read_text() == "dear diary"
+    assert not (tmp_path / "words").exists()
+    assert not (tmp_path / "home" / "device.key").exists()
+
+
+def test_the_root_has_three_ways_in_and_no_two_at_once(tmp_path: Path) -> None:
+    for ways, said in ((("words", "sealed", ""), "two ways"), (("words", "", "pass"), "belongs to"), (("", "", ""),
+                                                                                                 "nobody is at")):
+        with pytest.raises(UsageError, match=said):
+            root_key.read_root(*ways)
+    long = tmp_path / "long"
+    long.write_bytes(b"x" * (root_key.SECRET_FILE_BYTES_MAX + 1))
+    with pytest.raises(UsageError, match="too long"):
+        root_key.read_root(str(long))
+    with pytest.raises(FileNotFoundError):
+        root_key.read_root(str(tmp_path / "nowhere"))
+
+
 def test_a_second_init_is_a_conflict_and_changes_nothing(initialised: Run, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file()}
     one_clear_error(initialised("init", "--words-file", str(tmp_path / "other")), 6, "identity already", "status")
@@ -281,7 +340,8 @@ def test_a_key_that_others_can_read_is_refused(initialised: Run, tmp_path: Path)
 def test_init_at_a_terminal_shows_the_words_and_asks_three_back(tmp_path: Path) -> None:
     transcript, code = at_a_terminal(["--home", str(tmp_path / "h"), "init", "--name", "first"], answer_words)
     assert code == 0, transcript
-    assert "All three are right." in transcript
+    assert transcript.count("All three are right.") == 2  # two papers
+    assert transcript.count("everything is lost for good") == 1
     assert (tmp_path / "h" / "chain" / "head").exists()
 
 

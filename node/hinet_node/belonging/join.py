@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
+from hinet_node.belonging.certificates import CLOCK_MIN_UNIX_S
 from hinet_node.belonging.invite import PAIR_SERVICE
 from hinet_node.belonging.join_stream import JOIN_PROTOCOL, Post, run_machine
 from hinet_node.belonging.membership import Membership, draw_keys, refuse_second
@@ -28,7 +29,6 @@ from hinet_protocol.join.secrets import join_entropy_bytes
 FREE_BYTES_MIN = 64 * 1_048_576
 DIAL_TIMEOUT_S = 5.0
 BUSY_WAIT_S = 1.0
-CLOCK_MIN_UNIX_S = 1_735_689_600  # 2025: before it, a clock was never set
 
 Report = Callable[[dict[str, str]], None]
 """Told what happens: {state: looking|found|asking, ...}."""

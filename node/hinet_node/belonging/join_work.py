@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from hinet_node.belonging.certificates import expiry_of
 from hinet_node.belonging.invitation_store import InvitationStore
 from hinet_node.belonging.join_stream import Post
 from hinet_node.belonging.membership import Membership
@@ -72,10 +73,10 @@ class JoinWork:
         record = self._store.get(self.selector)
         assert record is not None
         try:
-            chain = membership.chain()
+            chain, now_s = membership.chain(), int(self._ports.clock.now_unix_s())
             membership.take_in([make_device_add(
                 chain, membership.keys, name=action.name, public=action.public, box_public=action.box_public,
-                role=action.role, tier=action.tier, time_s=int(self._ports.clock.now_unix_s()),
+                role=action.role, tier=action.tier, time_s=now_s, expires_s=expiry_of(action.role, now_s),
                 keyring=None if action.role == "keeper" else membership.keyring,
                 ephemeral_seed=None if action.role == "keeper" else randomness.draw(32))])
         except (ProtocolError, NodeError) as error:

@@ -1,18 +1,19 @@
 """This device's place in the household: its keys, the chain on disk, the epoch keys it can open.
 
-The chain's rules are `hinet_protocol.chain`'s. Here: entries are durable before anything acts on them, and a home whose
-chain was cut short is noticed. Storage: `chain/<number>.entries` are segments (canonical lists of raw entries), each
-written once; `chain/head` is written after them and names height and heads. SPEC section 3.
+The chain's rules are `hinet_protocol.chain`'s, its form on disk `chain_store`'s, the keys' `device_keys`'s. Here:
+entries are durable before anything acts on them. SPEC section 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hinet_node.errors import ConflictError, IntegrityError, NotAuthorised, NotInitialised
-from hinet_node.home import CHAIN, CHAIN_HEAD, DEVICE_KEY
+from hinet_node.belonging import chain_store
+from hinet_node.belonging.certificates import expiry_of
+from hinet_node.belonging.device_keys import draw_keys, read_keys
+from hinet_node.errors import ConflictError, NotAuthorised
+from hinet_node.home import CHAIN_HEAD, DEVICE_KEY
 from hinet_node.ports import Clock, Disk, Randomness
-from hinet_protocol import canonical, limits
 from hinet_protocol.chain import (
     Chain,
     Device,
@@ -24,11 +25,9 @@ from hinet_protocol.chain import (
     open_keyring,
 )
 from hinet_protocol.epochs import Keyring
-from hinet_protocol.errors import ProtocolError
-from hinet_protocol.identity import DeviceKeys, RootKey, device_entropy_bytes, seed_bytes
+from hinet_protocol.identity import DeviceKeys, RootKey, seed_bytes
 
-SEGMENTS_MAX = 64
-"""With more segments than this, they are written into one."""
+__all__ = ["Membership", "draw_keys", "draw_root", "refuse_second"]
 
 
 class Membership:
@@ -47,19 +46,20 @@ class Membership:
 
     @classmethod
     def found(cls, disk: Disk, randomness: Randomness, clock: Clock, *, name: str, tier: str, root: RootKey,
-              ) -> Membership:
-        """A new household: genesis, this device as first admin, the first epoch. Nothing stays after a failure.
+              next_root_public: bytes | None = None) -> Membership:
+        """A new household: genesis, which promises the next root, this device as first admin, the first epoch.
+        Nothing stays after a failure.
 
         Errors: `ConflictError` when the home holds an identity; `NoSpace`; `ProtocolError` for an unusable name.
         """
         refuse_second(disk)
         keys = draw_keys(randomness)
         now_s = int(clock.now_unix_s())
-        genesis = make_genesis(root, now_s)
+        genesis = make_genesis(root, now_s, next_root_public)
         chain = Chain.from_entries([genesis])
         chain = _grown(chain, make_device_add(
             chain, root, name=name, public=keys.public, box_public=keys.box_public, role="admin", tier=tier,
-            time_s=now_s))
+            time_s=now_s, expires_s=expiry_of("admin", now_s)))
         chain = _grown(chain, make_epoch(chain, keys, key=randomness.draw(32), ephemeral_seed=randomness.draw(32),
                                          keyring=Keyring(), time_s=now_s))
         return cls.adopt(disk, randomness, clock, keys, chain)
@@ -73,11 +73,10 @@ class Membership:
         refuse_second(disk)
         try:
             disk.write_atomic(DEVICE_KEY, keys.to_bytes(), private=True)
-            _write_segment(disk, 0, chain.raws())
-            _write_head(disk, chain)
+            chain_store.write_new(disk, chain)
         except BaseException:
-            for name in (CHAIN_HEAD, _segment_name(0), DEVICE_KEY):
-                disk.remove(name)
+            chain_store.remove_new(disk)
+            disk.remove(DEVICE_KEY)
             raise
         return cls(disk, randomness, clock, keys, chain)
 
@@ -87,23 +86,8 @@ class Membership:
 
         Errors: `NotInitialised`; `IntegrityError` when a key or the chain is damaged or was cut short.
         """
-        if not disk.exists(CHAIN_HEAD):
-            raise NotInitialised("this machine belongs to no household yet",
-                                 next_step="hinet-node init   or:  hinet-node join CODE")
-        try:
-            keys = DeviceKeys.from_bytes(disk.read(DEVICE_KEY))
-            height, heads = _read_head(disk)
-            raws = [raw for name in _segments(disk) for raw in _read_segment(disk, name)]
-            chain = Chain.from_entries(raws)
-        except (ProtocolError, FileNotFoundError) as error:
-            raise IntegrityError(f"the home's keys or chain are damaged: {error}",
-                                 next_step="restore the home from a backup, or join again with a new --home",
-                                 code="E_HOME_DAMAGED") from error
-        if chain.missing(heads) or chain.height < height:
-            raise IntegrityError(f"the chain in this home was cut short: it had height {height}, now {chain.height}",
-                                 next_step="restore the folder `chain`, or join again with a new --home",
-                                 code="E_CHAIN_CUT")
-        return cls(disk, randomness, clock, keys, chain)
+        chain = chain_store.read(disk)
+        return cls(disk, randomness, clock, read_keys(disk, chain), chain)
 
     # ---- who we are -----------------------------------------------------------------------------------------------
 
@@ -185,7 +169,7 @@ class Membership:
         """`absorb` for a caller that may not wait: our own new entries."""
         merged = self._chain.merge(entries)
         if merged.added:
-            self._persist(merged.chain, merged.added)
+            chain_store.append(self._disk, merged.chain, merged.added)
             self._chain = merged.chain
             self._keyring = open_keyring(self._chain, self.keys)
             for listener in list(self._listeners):
@@ -223,16 +207,6 @@ class Membership:
             keyring=self._keyring, time_s=int(self._clock.now_unix_s()))])
         return True
 
-    def _persist(self, chain: Chain, added: Sequence[bytes]) -> None:
-        raws = [entry.raw for name in added if (entry := chain.entry(name)) is not None]
-        numbers = [int(name.partition(".")[0]) for name in _segments(self._disk)]
-        _write_segment(self._disk, max(numbers, default=-1) + 1, raws)
-        _write_head(self._disk, chain)
-        if len(numbers) >= SEGMENTS_MAX:
-            _write_segment(self._disk, 0, chain.raws())
-            for number in [*numbers[1:], max(numbers) + 1]:
-                self._disk.remove(_segment_name(number))
-
 
 def refuse_second(disk: Disk) -> None:
     """Errors: `ConflictError` when the home belongs to a household already."""
@@ -240,11 +214,6 @@ def refuse_second(disk: Disk) -> None:
         raise ConflictError("this home holds an identity already, and it was left as it is",
                             next_step="see it: hinet-node status   or choose another folder: --home PATH",
                             code="E_ALREADY_INITIALISED")
-
-
-def draw_keys(randomness: Randomness) -> DeviceKeys:
-    """New device keys."""
-    return DeviceKeys.from_entropy(randomness.draw(device_entropy_bytes))
 
 
 def draw_root(randomness: Randomness) -> RootKey:
@@ -257,35 +226,3 @@ def _grown(chain: Chain, raw: bytes) -> Chain:
     if merged.rejected:
         raise merged.rejected[0].error
     return merged.chain
-
-
-def _segment_name(number: int) -> str:
-    return f"{CHAIN}/{number:06d}.entries"
-
-
-def _segments(disk: Disk) -> list[str]:
-    return [name for name in disk.list(CHAIN) if name.endswith(".entries")]
-
-
-def _write_segment(disk: Disk, number: int, raws: Sequence[bytes]) -> None:
-    disk.write_atomic(_segment_name(number), canonical.encode(list(raws)))
-
-
-def _read_segment(disk: Disk, name: str) -> list[bytes]:
-    found = canonical.decode(disk.read(f"{CHAIN}/{name}"), limits.chain_bytes_max)
-    if not isinstance(found, list) or not all(isinstance(raw, bytes) for raw in found):
-        raise IntegrityError(f"{CHAIN}/{name} is no list of chain entries", code="E_HOME_DAMAGED")
-    return found
-
-
-def _write_head(disk: Disk, chain: Chain) -> None:
-    disk.write_atomic(CHAIN_HEAD, canonical.encode({"v": 1, "height": chain.height, "heads": list(chain.heads)}))
-
-
-def _read_head(disk: Disk) -> tuple[int, list[bytes]]:
-    found = canonical.decode(disk.read(CHAIN_HEAD))
-    height, heads = (found.get("height"), found.get("heads")) if isinstance(found, dict) else (None, None)
-    if not isinstance(height, int) or not isinstance(heads, list):
-        raise IntegrityError(f"{CHAIN_HEAD} is damaged", code="E_HOME_DAMAGED",
-                             next_step="restore it from a backup, or join again with a new --home")
-    return height, [name for name in heads if isinstance(name, bytes)]

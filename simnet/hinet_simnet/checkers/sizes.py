@@ -14,7 +14,7 @@ from typing import Any
 
 from hinet_node.agent import Agent
 from hinet_node.api import CALLS_MAX
-from hinet_node.belonging import invitation_store, membership
+from hinet_node.belonging import chain_store, invitation_store
 from hinet_node.sessions import peers, session
 from hinet_protocol import limits
 from hinet_simnet.findings import Finding
@@ -87,7 +87,7 @@ def sizes_of(agent: Agent) -> Iterator[tuple[str, int, int]]:
     yield "greetings under way", agent.peers._greetings, peers.GREETINGS_MAX
     yield "calls under way", agent.api._calls, CALLS_MAX
     yield "kept invitations", len(agent.inviter._store._records), _invitations_max(agent)
-    yield "segments of the chain", len(agent.ports.disk.list("chain")), membership.SEGMENTS_MAX + 3
+    yield "segments of the chain", len(agent.ports.disk.list("chain")), chain_store.SEGMENTS_MAX + 3
     devices = len(agent.membership.chain().devices())
     yield "troubles of the vault", len(agent.vault.core.trouble), TROUBLES_BASE + TROUBLES_PER_DEVICE_MAX * devices
 

@@ -3,7 +3,8 @@
 import pytest
 
 from hinet_node import home
-from hinet_node.belonging.membership import SEGMENTS_MAX, Membership, draw_keys, draw_root
+from hinet_node.belonging.chain_store import SEGMENTS_MAX
+from hinet_node.belonging.membership import Membership, draw_keys, draw_root
 from hinet_node.errors import ConflictError, IntegrityError, NoSpace, NotAuthorised, NotInitialised
 from hinet_node.real.system import SystemClock, SystemRandomness
 from hinet_protocol import canonical

@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from hinet_node.agent import Agent
+from hinet_node.belonging import chain_store
 from hinet_node.belonging.invitation_store import InvitationStore
 from hinet_node.belonging.join import Wanted, join_household, preflight
 from hinet_node.belonging.join_work import JoinWork
@@ -64,7 +65,7 @@ async def revoke_and_power_cut(world: World) -> None:
 def test_a_chain_that_is_used_before_it_is_on_disk_goes_back_at_a_power_cut(
         watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     assert watched(revoke_and_power_cut) == []
-    monkeypatch.setattr(Membership, "_persist", lambda self, chain, added: None)
+    monkeypatch.setattr(chain_store, "append", lambda disk, chain, added: None)
     assert any(finding.checker == "chains" and finding.node == "laptop" and "went back" in finding.message
                for finding in watched(revoke_and_power_cut))
 

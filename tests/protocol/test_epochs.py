@@ -187,6 +187,11 @@ def test_a_wrongly_made_epoch_is_left_out_of_the_keyring(household: Any) -> None
     assert needs_epoch(household.chain, ring)
     household.epoch("right again")
     assert not needs_epoch(household.chain, open_keyring(household.chain, household.admin))
+    # What the wrong one was to pass on is passed on by the right one, to those who come later too.
+    before = set(ring)
+    late = household.add("late")
+    assert before
+    assert before < set(open_keyring(household.chain, late))
 
 
 def test_the_words_alone_recover_every_epoch_for_a_new_admin(

@@ -21,6 +21,7 @@ from hinet_protocol.chain.bodies import (
     ROOT_ROTATE,
 )
 from hinet_protocol.chain.entries import sign_entry
+from hinet_protocol.chain.epoch_entries import Epoch
 from hinet_protocol.chain.state import Chain
 from hinet_protocol.epochs import EpochKey, Keyring, ephemeral_public, key_check, seal_previous, wrap_key
 from hinet_protocol.errors import EntryMalformed, EpochError, LimitError
@@ -142,12 +143,10 @@ def make_epoch(
         wanted = set(recipients)
         devices = [device for device in devices if device.public in wanted]
     previous = []
-    for epoch in chain.epoch_tips:
+    for epoch in _to_seal(chain, keyring):
         if not chain.in_past(epoch.epoch_id, parents):
             continue  # more branches than one entry can join: `needs_epoch` stays true, the next epoch seals it
         held = None if keyring is None else keyring.get(epoch.epoch_id)
-        if keyring is not None and epoch.epoch_id in keyring.broken:
-            continue  # it must not stand in the way for ever
         if held is None:
             raise EpochError("This device lacks the key of an earlier vault epoch, so it can't start a new one. Sync.")
         previous.append((epoch.epoch_id, seal_previous(held.key, epoch.epoch_id, key)))
@@ -267,6 +266,22 @@ def _laden_heads(chain: Chain) -> list[bytes]:
             kept.append(head)
             left -= here
     return kept
+
+
+def _to_seal(chain: Chain, keyring: Keyring | None) -> tuple[Epoch, ...]:
+    """The tips. A broken one must not stand in the way for ever, nor hide those before it, whose keys it was to pass
+    on: in its place come the held epochs that no later held one passes on."""
+    if keyring is None or not any(epoch.epoch_id in keyring.broken for epoch in chain.epoch_tips):
+        return chain.epoch_tips
+    lacking = [tip for tip in chain.epoch_tips if tip.epoch_id not in keyring and tip.epoch_id not in keyring.broken]
+    chosen: list[Epoch] = []
+    passed_on: set[bytes] = set()
+    for epoch in reversed(chain.epochs()):
+        if epoch.standing and epoch.epoch_id in keyring:
+            if epoch.epoch_id not in passed_on:
+                chosen.append(epoch)
+            passed_on.update(epoch.previous)
+    return (*lacking, *chosen[: limits.epoch_previous_max])
 
 
 def _parents(chain: Chain, *needed: bytes | None) -> tuple[bytes, ...]:

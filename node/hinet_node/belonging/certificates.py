@@ -1,4 +1,4 @@
-"""How long certificates last, whose are due, and what the owner is told of it. SPEC sections 3.4 and 3.7.
+"""How long certificates last, and which of them a device should renew now. SPEC section 3.4.
 
 A certificate that ran out makes its device a keeper on every device whose clock says so; the chain does not change. So
 admins renew in time those that they meet. Making the entries is left to `membership`, the waiting to `renewal`.
@@ -39,26 +39,3 @@ def due(chain: Chain, own: bytes, met: Collection[bytes], now_s: int) -> list[De
         return []
     may = set(met) | ({own} if len(admins) == 1 else set())
     return [device for device in chain.members() if device.public in may and ends_soon(device, now_s)]
-
-
-def certificate_warnings(chain: Chain, own: bytes, now_s: int) -> list[dict[str, str]]:
-    """For `status`: this device's certificate, and those of others that have ended or will soon."""
-    found = []
-    admins = [device for device in chain.members() if device.role == "admin"]
-    for device in chain.members():
-        if not ends_soon(device, now_s):
-            continue
-        days = (device.expires_s - now_s) // 86_400
-        mine, alone = device.public == own, [device] == admins
-        whose = "this device's certificate" if mine else f"the certificate of {device.name}"
-        what = (f"{whose} has ended, so it counts as a keeper" if device.expired(now_s)
-                else f"{whose} ends in {days} day{'' if days == 1 else 's'}")
-        others = ", ".join(admin.name for admin in admins if admin is not device)
-        if alone and mine:
-            next_step = "it renews itself while the agent runs: hinet-node run"
-        elif mine:
-            next_step = f"it is renewed when it meets an admin ({others}); start the agents on both: hinet-node run"
-        else:
-            next_step = f"start {device.name} where an admin ({others or device.name}) can reach it: hinet-node run"
-        found.append({"code": "E_CERTIFICATE", "what": what, "next": next_step})
-    return found

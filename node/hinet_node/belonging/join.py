@@ -21,6 +21,7 @@ from hinet_node.ports import Connection, Disk, Ports, Randomness
 from hinet_node.sessions import seen
 from hinet_node.sessions.address_book import AddressBook
 from hinet_protocol import join
+from hinet_protocol.chain import Chain
 from hinet_protocol.errors import CodeUnknown, JoinError, SessionBusy
 from hinet_protocol.identity import DeviceKeys
 from hinet_protocol.invitations import Code, Ticket
@@ -32,6 +33,8 @@ BUSY_WAIT_S = 1.0
 
 Report = Callable[[dict[str, str]], None]
 """Told what happens: {state: looking|found|asking, ...}."""
+TakeUp = Callable[[Chain], Membership]
+"""Makes a verified chain, which certifies our keys, this home's own, durably. Errors: `NodeError`."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,14 @@ def clock_warning(now_unix_s: float) -> str | None:
 
 
 async def join_household(ports: Ports, keys: DeviceKeys, wanted: Wanted, report: Report = lambda state: None,
-                         ) -> Membership:
-    """Join and return this device's place in the household, durable. The network must not be serving yet.
+                         take_up: TakeUp | None = None) -> Membership:
+    """Join and return this device's place in the household, durable. The network must not be serving yet. `take_up`
+    says what becomes of the chain that comes, by default a new home's.
 
     Errors: `NetworkError` when nobody answers; the join's `ProtocolError`; `NoSpace`.
     """
-    attempt = _Attempt(ports, keys, wanted, report)
+    attempt = _Attempt(ports, keys, wanted, report, take_up or (
+        lambda chain: Membership.adopt(ports.disk, ports.randomness, ports.clock, keys, chain)))
     async with ports.network.serve(keys.sign_seed, [], {}):
         with trio.move_on_after(wanted.timeout_s) as scope:
             report({"state": "looking"})
@@ -86,11 +91,12 @@ async def join_household(ports: Ports, keys: DeviceKeys, wanted: Wanted, report:
 
 
 class _Attempt:
-    def __init__(self, ports: Ports, keys: DeviceKeys, wanted: Wanted, report: Report) -> None:
+    def __init__(self, ports: Ports, keys: DeviceKeys, wanted: Wanted, report: Report, take_up: TakeUp) -> None:
         self._ports = ports
         self._keys = keys
         self._wanted = wanted
         self._report = report
+        self._take_up = take_up
         self._unreachable: list[str] = []
         self._unknown: Exception | None = None
 
@@ -154,7 +160,7 @@ class _Attempt:
                 return None
             assert isinstance(action, join.StoreChain), f"a joiner has no action {type(action).__name__}"
             try:
-                stored.append(Membership.adopt(ports.disk, ports.randomness, ports.clock, self._keys, action.chain))
+                stored.append(self._take_up(action.chain))
                 AddressBook(ports.disk).keep(connection.remote_public, connection.remote_address, ())
                 seen.write(ports.disk, {connection.remote_public: int(ports.clock.now_unix_s())})
             except NodeError as error:

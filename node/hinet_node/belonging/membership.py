@@ -27,7 +27,7 @@ from hinet_protocol.chain import (
 from hinet_protocol.epochs import Keyring
 from hinet_protocol.identity import DeviceKeys, RootKey, seed_bytes
 
-__all__ = ["Membership", "draw_keys", "draw_root", "refuse_second"]
+__all__ = ["Membership", "draw_keys", "draw_root", "grown", "refuse_second"]
 
 
 class Membership:
@@ -57,11 +57,11 @@ class Membership:
         now_s = int(clock.now_unix_s())
         genesis = make_genesis(root, now_s, next_root_public)
         chain = Chain.from_entries([genesis])
-        chain = _grown(chain, make_device_add(
+        chain = grown(chain, [make_device_add(
             chain, root, name=name, public=keys.public, box_public=keys.box_public, role="admin", tier=tier,
-            time_s=now_s, expires_s=expiry_of("admin", now_s)))
-        chain = _grown(chain, make_epoch(chain, keys, key=randomness.draw(32), ephemeral_seed=randomness.draw(32),
-                                         keyring=Keyring(), time_s=now_s))
+            time_s=now_s, expires_s=expiry_of("admin", now_s))])
+        chain = grown(chain, [make_epoch(chain, keys, key=randomness.draw(32), ephemeral_seed=randomness.draw(32),
+                                         keyring=Keyring(), time_s=now_s)])
         return cls.adopt(disk, randomness, clock, keys, chain)
 
     @classmethod
@@ -221,8 +221,9 @@ def draw_root(randomness: Randomness) -> RootKey:
     return RootKey(randomness.draw(seed_bytes))
 
 
-def _grown(chain: Chain, raw: bytes) -> Chain:
-    merged = chain.merge([raw])
-    if merged.rejected:
-        raise merged.rejected[0].error
+def grown(chain: Chain, raws: Sequence[bytes]) -> Chain:
+    """The chain with these entries. Errors: the cause of the first refusal."""
+    merged = chain.merge(raws)
+    if merged.cause is not None:
+        raise merged.cause
     return merged.chain

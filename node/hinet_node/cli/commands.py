@@ -39,6 +39,8 @@ COMMANDS: tuple[Command, ...] = (
             HOUSEHOLD),
     Command("devices", "hinet_node.cli.devices_cmd:app", "List the household's devices, or show one", HOUSEHOLD),
     Command("revoke", "hinet_node.cli.revoke_cmd:revoke", "Put a device out of the household, for good", HOUSEHOLD),
+    Command("identity", "hinet_node.cli.identity_cmd:app", "Show the identity; seal, rotate or export what it needs",
+            HOUSEHOLD),
     Command("vault", "hinet_node.cli.vault_cmd:app", "Add, list, get and verify the household's files", VAULT),
     Command("train", "hinet_node.cli.train_cmd:train", "Teach the personal model what the vault's notes say", LEARNING),
     Command("adapters", "hinet_node.cli.adapters_cmd:app", "List what was learned; promote it or roll it back",

@@ -32,16 +32,66 @@ SPARE_PAPER = (
 )
 
 
-def init(name: Annotated[str, typer.Option(help="This device's name (default: the host name).")] = "",
+def init(code: Annotated[str, typer.Argument(metavar="[CODE]", help="With --rekey on a device that is no admin: what "
+                                                                    "the inviting device shows.")] = "",
+         name: Annotated[str, typer.Option(help="This device's name (default: the host name).")] = "",
          tier: Annotated[str, typer.Option(help="cloud, laptop or pocket (default: by this machine's memory).")] = "",
          words_file: Annotated[str, typer.Option(metavar="FILE", help="Write the 24 words to FILE and the spare words "
                                                                       "to FILE.spare (new files, 0600) instead of "
-                                                                      "showing them.")] = "",
+                                                                      "showing them. With --recover: read them.")] = "",
          sealed_root: Annotated[str, typer.Option(metavar="FILE", help="Also write the root to a new file that a "
-                                                                       "passphrase opens.")] = "",
+                                                                       "passphrase opens. With --recover: read "
+                                                                       "it.")] = "",
          passphrase_file: root_key.PassphraseFile = "",
-         yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask the words back.")] = False) -> None:
+         yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask the words back.")] = False,
+         recover: Annotated[bool, typer.Option("--recover", help="Make this machine an admin of the identity whose "
+                                                                 "words you have.")] = False,
+         chain: Annotated[str, typer.Option(metavar="FILE", help="With --recover: the chain, from identity "
+                                                                 "export-chain.")] = "",
+         revoke_others: Annotated[bool, typer.Option("--revoke-others", help="With --recover: put all other devices "
+                                                                             "out of the household.")] = False,
+         rekey: Annotated[bool, typer.Option("--rekey", help="Give this copied home keys of its own; vault and chain "
+                                                             "stay.")] = False,
+         address: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="With --recover or --rekey: where "
+                                                                                   "another device is.")] = None,
+         timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="How long to look for it.")] = 60.0,
+         ) -> None:
     """Make a new identity; this machine is its first device."""
+    _refuse_mixtures(recover=recover, rekey=rekey, code=code, chain=chain, addresses=address,
+                     revoke_others=revoke_others, papers=bool(words_file or sealed_root))
+    checked_tier(tier)
+    if recover:
+        from hinet_node.cli import recover_cmd
+
+        recover_cmd.recover(recover_cmd.Wish(name, tier, words_file, sealed_root, passphrase_file, chain,
+                                             tuple(address or ()), revoke_others, timeout))
+    elif rekey:
+        from hinet_node.cli import rekey_cmd
+
+        rekey_cmd.rekey(code, name=name, addresses=tuple(address or ()), timeout_s=timeout)
+    else:
+        _init(name, tier, words_file, sealed_root, passphrase_file, ask=not yes)
+
+
+def _refuse_mixtures(*, recover: bool, rekey: bool, code: str, chain: str, addresses: list[str] | None,
+                     revoke_others: bool, papers: bool) -> None:
+    """Errors: `UsageError` for options that do not belong together."""
+    wrong = [
+        (recover and rekey, "--recover and --rekey are two ways", "take --recover with the words, --rekey for a copy"),
+        (bool(code) and not rekey, "init takes no code", "to join your other devices: hinet-node join CODE"),
+        ((bool(chain) or revoke_others) and not recover, "--chain and --revoke-others belong to --recover",
+         "add --recover"),
+        (bool(addresses) and not (recover or rekey), "--address belongs to --recover or --rekey",
+         "to join your other devices: hinet-node join CODE --address ADDRESS"),
+        (rekey and papers, "--rekey needs no words", "leave out --words-file and --sealed-root"),
+    ]
+    for is_wrong, what, next_step in wrong:
+        if is_wrong:
+            raise UsageError(what, next_step=next_step)
+
+
+def _init(name: str, tier: str, words_file: str, sealed_root: str, passphrase_file: str, *, ask: bool) -> None:
+    """A new identity."""
     from hinet_node import config, home, machine
     from hinet_node.belonging.membership import Membership, draw_root, refuse_second
     from hinet_node.real.disk import RealDisk
@@ -50,8 +100,7 @@ def init(name: Annotated[str, typer.Option(help="This device's name (default: th
     folder = context.home_path()
     disk, randomness = RealDisk(folder), SystemRandomness()
     refuse_second(disk)
-    wanted = config.Config(name=name or default_name(), tier=checked_tier(tier) or
-                           machine.suggested_tier(machine.describe()))
+    wanted = config.Config(name=name or default_name(), tier=tier or machine.suggested_tier(machine.describe()))
     if not words_file and not output.at_terminal():
         raise UsageError("nobody is at the terminal to write down the 24 words, and they are shown only once",
                          next_step=context.typed("init --words-file FILE"))
@@ -63,7 +112,7 @@ def init(name: Annotated[str, typer.Option(help="This device's name (default: th
         root, spare = draw_root(randomness), draw_root(randomness)
         if passphrase is not None:
             write(Path(sealed_root), root_key.sealed(root, passphrase))
-        hand_over(root, spare, words_file, write, ask=not yes)
+        hand_over(root, spare, words_file, write, ask=ask)
         Membership.found(disk, randomness, SystemClock(), name=wanted.name, tier=wanted.tier, root=root,
                          next_root_public=spare.public)
     config.write(disk, wanted)

@@ -85,14 +85,14 @@ def _join(folder: str, keys: Any, wanted: Any) -> dict[str, Any]:
 
     settings = config.read(RealDisk(folder))
     ports = real_ports.build(folder, settings)
-    membership = trio.run(joining.join_household, ports, keys, wanted, _report)
+    membership = trio.run(joining.join_household, ports, keys, wanted, report)
     config.write(ports.disk, config.Config(name=membership.name, tier=membership.tier, port=settings.port,
                                            listen=settings.listen, interface=settings.interface,
                                            static=tuple(dict.fromkeys((*settings.static, *wanted.addresses)))))
     return {**describe_household(membership, seen.read(ports.disk)), "home": folder}
 
 
-def _report(news: dict[str, str]) -> None:
+def report(news: dict[str, str]) -> None:
     if news["state"] == "looking":
         output.say("Looking for the inviting device ...")
     elif news["state"] == "found":

@@ -75,7 +75,8 @@ class Play:
         words = self._folder / "words.txt"
         made = self.cloud.command("init", "--name", "cloud", "--tier", "cloud", "--yes", "--words-file", str(words))
         count = len(words.read_text("utf-8").split())
-        words.unlink()
+        for paper in (words, words.with_name("words.txt.spare")):
+            paper.unlink()
         base = self.cloud.command("base", "import")["base"]
         self.cloud.launch()
         self.cloud.await_ready()

@@ -129,3 +129,46 @@ def test_a_copied_home_gets_a_key_of_its_own(line: Line) -> None:
     assert told(line("copy", "status", "--json"))["device"]["name"] == "cloud-2"
     assert 'name = "cloud-2"' in Path("copy/config.toml").read_text()
     refused(line("nowhere", "init", "--rekey"), 4, "belongs to no household")
+
+
+def test_the_spare_words_become_the_root_and_the_old_ones_count_no_more(line: Line) -> None:
+    before = chain_of("cloud")
+    refused(line("cloud", "identity", "rotate", "--words-file", "words", "--new-spare-file", "spare2"), 4,
+            "words in force")
+    refused(line("cloud", "identity", "rotate", "--words-file", "words.spare"), 2, "--new-spare-file")
+    assert not Path("spare2").exists()
+    found = told(line("cloud", "identity", "rotate", "--words-file", "words.spare", "--new-spare-file", "spare2",
+                      "--json"))
+    assert (found["schema"], found["epoch_made"], found["by_agent"]) == ("hinet.identity-rotate/1", True, False)
+    assert Path("spare2").stat().st_mode & 0o777 == 0o600
+    after = chain_of("cloud")
+    assert after.root_public == RootKey.from_words(Path("words.spare").read_text()).public != before.root_public
+    assert len(after.checkpoints()) == len(after.root_rotations()) == 1
+    assert after.identity_id == before.identity_id
+    told(line("cloud", "identity", "export-chain", "chain", "--json"))
+    refused(line("new", "init", "--recover", "--words-file", "words", "--chain", "chain"), 4, "were replaced")
+    again = told(line("new", "init", "--recover", "--words-file", "words.spare", "--chain", "chain", "--json",
+                      "--name", "new"))
+    assert again["epochs_closed"] == 0
+    told(line("new", "identity", "rotate", "--words-file", "spare2", "--new-spare-file", "spare3", "--json"))
+    assert len(chain_of("new").root_rotations()) == 2
+
+
+def test_the_last_admin_goes_by_the_words_and_comes_back_by_them(line: Line) -> None:
+    shown = line("cloud", "revoke", "cloud", "--dry-run", "--words-file", "words")
+    assert (shown[0], "No admin is left then" in shown[1]) == (0, True)
+    assert chain_of("cloud").members()
+    refused(line("cloud", "revoke", "cloud", "--yes", "--words-file", "words.spare"), 4, "spare words")
+    done = told(line("cloud", "revoke", "cloud", "--yes", "--words-file", "words", "--reason", "sold", "--json"))
+    assert (done["done"], done["device"]["name"]) == (True, "cloud")
+    assert chain_of("cloud").members() == ()
+    back = told(line("cloud", "init", "--recover", "--words-file", "words", "--json"))
+    assert (back["device"]["name"], back["device"]["role"], back["epochs_closed"]) == ("cloud", "admin", 0)
+    assert len(chain_of("cloud").members()) == 1
+
+
+def test_a_recovery_that_removes_all_others_closes_the_past(line: Line) -> None:
+    told(line("cloud", "identity", "export-chain", "chain", "--json"))
+    told(line("new", "init", "--recover", "--words-file", "words", "--chain", "chain", "--name", "new",
+              "--revoke-others", "--json"))
+    assert len(chain_of("new").checkpoints()) == 1

@@ -1,4 +1,4 @@
-"""`hinet-node identity show|seal|export-chain`: what the household's identity is, and copies of it for bad days."""
+"""`hinet-node identity show|rotate|seal|export-chain`: the household's identity, and copies of it for bad days."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from hinet_node.cli import context, output, root, root_key
 
 app = root.group("Show the identity; seal, rotate or export what it needs.")
 
+NEW_SPARE_PAPER = (
+    "These are the new spare words, for a second paper that you keep somewhere else.",
+    "They replace the words that are in force from now on, if those are ever stolen.",
+)
 NewFile = Annotated[str, typer.Argument(metavar="FILE", help="A new file; an existing one is never written over.")]
 
 
@@ -26,7 +30,7 @@ def show() -> None:
     data: dict[str, Any] = {
         "id": identity_text(chain.identity_id), "identity": chain.identity_id, "height": chain.height,
         "heads": list(chain.heads), "root_fingerprint": fingerprint(chain.root_public),
-        "spare_promised": chain.genesis.body["next"] is not None, "admins": admins,
+        "spare_promised": chain.root_promise is not None, "admins": admins,
         "epochs": len(chain.epochs()), "epochs_open": len(membership.keyring)}
     output.emit("hinet.identity/1", data, lambda: [
         f"identity  {data['id']}, chain height {chain.height}",
@@ -69,3 +73,46 @@ def export_chain(file: NewFile) -> None:
                                                   "bytes": len(raw)}, [
         f"{file} holds the chain at height {chain.height} ({output.size_text(len(raw))}). It names your devices and "
         "holds no secret key."])
+
+
+@app.command()
+def rotate(words_file: root_key.WordsFile = "", sealed_root: root_key.SealedRoot = "",
+           passphrase_file: root_key.PassphraseFile = "",
+           new_spare_file: Annotated[str, typer.Option(metavar="FILE", help="Write the new spare words to a new file "
+                                                                            "(0600) instead of showing them.")] = "",
+           yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask the words back.")] = False) -> None:
+    """Put the spare words in the place of the root's, for good; for a paper that was lost or stolen."""
+    from hinet_node.belonging import recovery
+    from hinet_node.belonging.membership import draw_root
+    from hinet_node.cli import root_entries
+    from hinet_node.cli.local_work import load_membership
+    from hinet_node.errors import UsageError
+    from hinet_node.real.system import SystemClock, SystemRandomness
+    from hinet_protocol.identity import fingerprint
+
+    membership, randomness = load_membership(), SystemRandomness()
+    chain = membership.chain()
+    if not new_spare_file and not output.at_terminal():
+        raise UsageError("nobody is at the terminal to write down the new spare words, and they are shown only once",
+                         next_step=context.typed("identity rotate --new-spare-file FILE"))
+    spare = root_key.read_root(words_file, sealed_root, passphrase_file, which="24 spare words")
+    recovery.check_spare(chain, spare)
+    following = draw_root(randomness)
+    with root_key.new_files() as write:
+        if new_spare_file:
+            write(Path(new_spare_file), root_key.words_line(following))
+        else:
+            root_key.show_words(following, NEW_SPARE_PAPER, ask=not yes)
+        after = recovery.rotated(chain, spare, following.public, membership.keyring, randomness,
+                                 int(SystemClock().now_unix_s()))
+        by_agent = root_entries.put_in(chain, after)
+    data = {"root_fingerprint": fingerprint(after.root_public), "height": after.height, "by_agent": by_agent,
+            "new_spare_file": new_spare_file or None, "epoch_made": after.current_epoch != chain.current_epoch}
+    output.emit("hinet.identity-rotate/1", data, lambda: [
+        f"The spare words are the root now ({data['root_fingerprint']}).",
+        "  The first paper, and sealed copies of it: destroy them. They count for nothing any more, but still open "
+        "what was written up to now.",
+        "  The spare paper: it is the first one now. The new spare words: keep them somewhere else.",
+        *([] if data["epoch_made"] else ["  This device opens no vault key; an admin's device makes the new one."]),
+        "  What devices did that this one does not know of is set aside; look who belongs: "
+        + context.typed("devices")])

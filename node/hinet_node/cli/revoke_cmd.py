@@ -6,16 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet_node.cli import output
+from hinet_node.cli import context, output, root_key, root_revoke
 from hinet_node.cli.agent_call import call
 
 
 def revoke(device: Annotated[str, typer.Argument(help="Its name, fingerprint, or the beginning of its key.")],
            reason: Annotated[str, typer.Option(help="Why; every device of the household sees it.")] = "",
            dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen and do nothing.")] = False,
-           yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for the name.")] = False) -> None:
+           yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for the name.")] = False,
+           words: Annotated[bool, typer.Option("--words", help="Sign with the root, whose 24 words are asked for; the "
+                                                               "last admin goes in no other way.")] = False,
+           words_file: root_key.WordsFile = "", sealed_root: root_key.SealedRoot = "",
+           passphrase_file: root_key.PassphraseFile = "") -> None:
     """Put a device out of the household: it gets nothing from now on, and the others get a new vault key."""
-    plan = call("device.revoke", {"device": device, "reason": reason, "dry_run": True})
+    by_root = words or bool(words_file or sealed_root)
+    plan = root_revoke.plan(device) if by_root else call("device.revoke", {"device": device, "reason": reason,
+                                                                           "dry_run": True})
     name = plan["device"]["name"]
     if dry_run:
         output.emit("hinet.revoke/1", plan, lambda: _plan(plan))
@@ -27,7 +33,8 @@ def revoke(device: Annotated[str, typer.Argument(help="Its name, fingerprint, or
             from hinet_node.errors import UsageError
 
             raise UsageError("that is not its name; nothing was changed", next_step=f"hinet-node revoke {name}")
-    done = call("device.revoke", {"device": plan["device"]["public"], "reason": reason})
+    done = (root_revoke.carry_out(plan, reason, words_file, sealed_root, passphrase_file) if by_root else
+            call("device.revoke", {"device": plan["device"]["public"], "reason": reason}))
     output.emit("hinet.revoke/1", done, lambda: _done(done))
 
 
@@ -36,7 +43,16 @@ def _plan(plan: dict[str, Any]) -> list[str]:
     return [f"{output.clean(device['name'])} ({device['role']}, {device['tier']}, {device['fingerprint']}) will be put "
             "out of the household, for good.",
             f"  It keeps {plan['keeps']}.",
-            f"  Left in the household: {output.clean(', '.join(plan['remaining']))}. They get a new vault key."]
+            f"  Left in the household: {output.clean(', '.join(plan['remaining']))}. They get a new vault key.",
+            *_without_admin(plan)]
+
+
+def _without_admin(plan: dict[str, Any]) -> list[str]:
+    """Said when the root removes the last admin."""
+    if plan.get("admins_left", True):
+        return []
+    return [output.style("  No admin is left then: only the words can let a device in, by  "
+                         + context.typed("init --recover"), "yellow")]
 
 
 def _done(done: dict[str, Any]) -> list[str]:

@@ -1,13 +1,12 @@
 """The agent: one nursery with sessions, vault, learning, joining and the local API, over the ports it was given.
 
-Who decides what: sessions `peers`, files `vault`, belonging `membership`, joining `invite`, models `learning`, calls
-`api`. The agent wires them, answers `status`, and tells its log what happened, one readable line for each event. It
-imports no port's implementation: the command line and simnet bring their own.
+Who decides what: sessions `peers`, files `vault`, belonging `membership` and `tending`, joining `invite`, models
+`learning`, calls `api`. The agent wires them, answers `status`, and tells its log what happened, one readable line for
+each event. It imports no port's implementation: the command line and simnet bring their own.
 """
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,8 +17,8 @@ import trio
 from hinet_node.api import Api
 from hinet_node.belonging.invite import JOIN_PROTOCOL, Inviter
 from hinet_node.belonging.membership import Membership
+from hinet_node.belonging.tending import Tending
 from hinet_node.config import Config
-from hinet_node.errors import NoSpace
 from hinet_node.learning.service import Learning
 from hinet_node.local import server as socket_server
 from hinet_node.local.agent_verbs import agent_verbs
@@ -35,8 +34,6 @@ from hinet_protocol.identity import fingerprint
 Log = Callable[[str], None]
 """Takes one readable line without a time."""
 
-EPOCH_TURN_S = 5.0
-EPOCH_RETRY_S = 60.0
 GOODBYE_S = 2.0
 
 class Agent:
@@ -65,12 +62,12 @@ class Agent:
         self._discover = discover
         self._stop = trio.Event()
         self.stopped = trio.Event()
-        self._grown = trio.Event()
         self.vault: Vault
         self.peers: Peers
         self.replicator: Replicator
         self.inviter: Inviter
         self.learning: Learning
+        self.tending: Tending
 
     def stop(self) -> None:
         """Ask `run` to end in order: goodbye to the siblings, files closed."""
@@ -118,6 +115,8 @@ class Agent:
         self.api.add_all(vault_verbs(self.vault, self.ports.disk, self.membership.names, self.membership))
         self.api.add_all(self.inviter.verbs())
         self.api.add_all(self.learning.handlers())
+        self.tending = Tending(self.membership, self.ports.clock,
+                               lambda: [session.device.public for session in self.peers.sessions], self.log)
         self.membership.on_growth(self._chain_grew)
         self.replicator = Replicator(self.vault, self.peers)
         await nursery.start(self.replicator.run)
@@ -126,7 +125,7 @@ class Agent:
         for address in self.addresses:
             self.log(f"listening on {address}")
         await nursery.start(self.inviter.run)
-        nursery.start_soon(self._tend_epoch)
+        nursery.start_soon(self.tending.run)
         await nursery.start(self.learning.run)
         if self._socket is not None:
             await nursery.start(socket_server.serve, self.api, self._socket, self._unexpected)
@@ -149,6 +148,7 @@ class Agent:
             self.log(f"{name} connected from {event.session.address} ({event.session.hello.tier})")
             offset_s = event.session.hello.time_s - int(self.ports.clock.now_unix_s())
             self.clock_offsets_s[event.public] = offset_s
+            self.tending.session_opened()
         elif event.kind == "closed":
             self.log(f"{name} left: {event.reason}")
         else:
@@ -160,31 +160,8 @@ class Agent:
             self.last_seen[event.public] = int(self.ports.clock.now_unix_s())
             seen.write(self.ports.disk, self.last_seen)
 
-    async def _tend_epoch(self) -> None:
-        """Make a new epoch when one is needed. Admins wait by seniority, so that they do not all make one at once."""
-        while True:
-            grown = self._grown = trio.Event()  # before looking: what grows meanwhile ends the wait below at once
-            admins = [device.public for device in self.membership.chain().members() if device.role == "admin"]
-            if self.membership.device_public in admins:
-                await trio.sleep(EPOCH_TURN_S * admins.index(self.membership.device_public))
-                wait_s = self._renew_epoch()
-            else:
-                wait_s = math.inf
-            with trio.move_on_after(wait_s):
-                await grown.wait()
-
-    def _renew_epoch(self) -> float:
-        """How long to wait, at most, before the next look."""
-        try:
-            if self.membership.renew_epoch_if_needed():
-                self.log("a new vault epoch is in force")
-        except NoSpace as error:
-            self.log(f"a new vault epoch is due and has to wait: {error}")
-            return EPOCH_RETRY_S
-        return math.inf
-
     def _chain_grew(self) -> None:
-        self._grown.set()
+        self.tending.chain_grew()
         self.peers.chain_grew()
         self.replicator.chain_grew()
         chain = self.membership.chain()

@@ -7,6 +7,7 @@ entries are durable before anything acts on them. SPEC section 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from hinet_node.belonging import chain_store
 from hinet_node.belonging.certificates import expiry_of
@@ -19,12 +20,14 @@ from hinet_protocol.chain import (
     Device,
     make_device_add,
     make_device_revoke,
+    make_device_rotate,
     make_epoch,
     make_genesis,
     needs_epoch,
     open_keyring,
 )
 from hinet_protocol.epochs import Keyring
+from hinet_protocol.errors import EpochError
 from hinet_protocol.identity import DeviceKeys, RootKey, seed_bytes
 
 __all__ = ["Membership", "draw_keys", "draw_root", "grown", "refuse_second"]
@@ -68,15 +71,18 @@ class Membership:
     def adopt(cls, disk: Disk, randomness: Randomness, clock: Clock, keys: DeviceKeys, chain: Chain) -> Membership:
         """Take up a chain that names these keys (after `found` or a join): keys first, then chain, then head.
 
-        The home belongs to the household once `chain/head` is there; a failure before that leaves it free.
+        The home belongs to the household once `chain/head` is there; a failure before that leaves it free. A key that
+        was there before stays: there may be a certificate for it already, which the next join takes up.
         """
         refuse_second(disk)
+        keys_were_there = disk.exists(DEVICE_KEY)
         try:
             disk.write_atomic(DEVICE_KEY, keys.to_bytes(), private=True)
             chain_store.write_new(disk, chain)
         except BaseException:
             chain_store.remove_new(disk)
-            disk.remove(DEVICE_KEY)
+            if not keys_were_there:
+                disk.remove(DEVICE_KEY)
             raise
         return cls(disk, randomness, clock, keys, chain)
 
@@ -196,16 +202,37 @@ class Membership:
         self.require_admin("revoke a device")
         now_s = int(self._clock.now_unix_s())
         self.take_in([make_device_revoke(self._chain, self.keys, public, reason=reason, time_s=now_s)])
-        self.renew_epoch_if_needed()
+        with suppress(EpochError):  # then another admin has to make it, which `tending` waits for
+            self.renew_epoch_if_needed()
 
-    def renew_epoch_if_needed(self) -> bool:
-        """Make a new epoch when the current one reaches a device that no longer belongs, or misses one that does."""
+    def renew_epoch_if_needed(self, *, without_lost: bool = False) -> bool:
+        """Make a new epoch when the current one reaches a device that no longer belongs, or misses one that does.
+
+        With `without_lost`, keys that this device lacks hold it up no more, if whoever made their epoch was removed: a
+        bad admin could have given them to nobody. Errors: `EpochError` when a key is lacking; `NoSpace`.
+        """
         if self.role != "admin" or not self._chain.is_member(self.keys.public) or not needs_epoch(self._chain):
             return False
+        ring = self._keyring
+        if without_lost:
+            current = None if ring.current is None else ring.current.epoch_id
+            lost = {epoch.epoch_id for epoch in self._chain.epoch_tips
+                    if epoch.epoch_id not in ring and not self._chain.can_sign(epoch.signer)}
+            ring = Keyring(ring.values(), current, ring.broken | lost)
         self.take_in([make_epoch(
             self._chain, self.keys, key=self._randomness.draw(32), ephemeral_seed=self._randomness.draw(32),
-            keyring=self._keyring, time_s=int(self._clock.now_unix_s()))])
+            keyring=ring, time_s=int(self._clock.now_unix_s()))])
         return True
+
+    def renew_certificate(self, public: bytes) -> None:
+        """A new certificate for a live device, as long as the first; durable when this returns.
+
+        Errors: `ProtocolError` when this device may not; `NoSpace`.
+        """
+        device, now_s = self._chain.device(public), int(self._clock.now_unix_s())
+        assert device is not None, "only devices of the chain are renewed"
+        self.take_in([make_device_rotate(self._chain, self.keys, public, time_s=now_s,
+                                         expires_s=expiry_of(device.role, now_s))])
 
 
 def refuse_second(disk: Disk) -> None:

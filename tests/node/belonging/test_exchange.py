@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -142,6 +143,16 @@ def test_a_certificate_by_code_keeps_what_only_this_home_knew() -> None:
     assert reloaded(disk).name == "second-2"
 
 
+@functools.cache
+def household_disk(keepers: int) -> MemoryDisk:
+    """To be copied: an admin's home whose chain has so many further segments."""
+    disk = MemoryDisk()
+    admin = founded(disk, RootKey(bytes(32)))
+    for number in range(keepers):
+        added(admin, f"d{number}", "keeper")
+    return disk
+
+
 def rekey(disk: Any) -> None:
     exchange.rekey_as_admin(disk, SeededRandomness("new"), CLOCK)
 
@@ -160,10 +171,8 @@ def recover(disk: Any) -> None:
 @pytest.mark.parametrize("segments", [1, SEGMENTS_MAX])
 def test_at_each_write_the_home_is_the_old_device_or_the_new_one(
         work: Callable[[Any], None], after: bool, error: BaseException, segments: int) -> None:
-    original = MemoryDisk()
-    old = founded(original, RootKey(bytes(32)))
-    for number in range(segments):
-        added(old, f"d{number}", "keeper")
+    original = household_disk(segments)
+    old = reloaded(original)
     seen = set()
     for at in range(1, 500):
         disk = original.copy()

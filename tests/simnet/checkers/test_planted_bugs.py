@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import trio
 
-from hinet_node.agent import Agent
 from hinet_node.belonging import chain_store
 from hinet_node.belonging.invitation_store import InvitationStore
 from hinet_node.belonging.join import Wanted, join_household, preflight
 from hinet_node.belonging.join_work import JoinWork
 from hinet_node.belonging.membership import Membership
+from hinet_node.belonging.tending import Tending
 from hinet_node.errors import NodeError
 from hinet_node.learning import adapters
 from hinet_node.sessions.dialling import Dialler
@@ -391,7 +391,7 @@ async def two_admins_apart(world: World) -> None:
 def test_an_epoch_that_is_not_renewed_after_a_split_leaves_a_member_without_its_key(
         watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     assert watched(two_admins_apart) == []
-    monkeypatch.setattr(Agent, "_tend_epoch", lambda self: trio.sleep_forever())
+    monkeypatch.setattr(Tending, "_tend_epoch", lambda self: trio.sleep_forever())
     assert any(finding.checker == "liveness" and "no key" in finding.message
                for seed in range(4) for finding in watched(two_admins_apart, seed=seed))
 

@@ -17,6 +17,7 @@ import trio
 from hinet_node.api import Api
 from hinet_node.belonging.invite import JOIN_PROTOCOL, Inviter
 from hinet_node.belonging.membership import Membership
+from hinet_node.belonging.recover_stream import RecoverAnswer
 from hinet_node.belonging.tending import Tending
 from hinet_node.config import Config
 from hinet_node.learning.service import Learning
@@ -30,6 +31,7 @@ from hinet_node.sessions import seen
 from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
 from hinet_protocol.identity import fingerprint
+from hinet_protocol.recovering import RECOVER_PROTOCOL
 
 Log = Callable[[str], None]
 """Takes one readable line without a time."""
@@ -109,7 +111,8 @@ class Agent:
         self.learning = Learning(self.ports, self.vault, self.membership)
         self.peers = Peers(self.ports, self.membership.keys.sign_seed, self.membership, self._facts,
                            listen=self._listen, static=self.config.static, discover=self._discover,
-                           handlers={JOIN_PROTOCOL: self.inviter.handle})
+                           handlers={JOIN_PROTOCOL: self.inviter.handle,
+                                     RECOVER_PROTOCOL: RecoverAnswer(self.membership, self.log).handle})
         self.api.add_all(agent_verbs(self))
         self.api.add_all(chain_verbs(self.membership, self.log))
         self.api.add_all(vault_verbs(self.vault, self.ports.disk, self.membership.names, self.membership))

@@ -35,6 +35,7 @@ device_entropy_bytes = 64
 # One domain for each kind of signed object: a signature made for one can't be used as another.
 SIGN_CHAIN_ENTRY = b"chain-entry"
 SIGN_JOIN_REQUEST = b"join-request"
+SIGN_RECOVER = b"recover"
 SIGN_VAULT_HEAD = b"vault-head"
 SIGN_PASSPORT = b"passport"
 

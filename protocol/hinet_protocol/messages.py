@@ -380,3 +380,13 @@ class JoinRefuse(Message):
     def error(self) -> ProtocolError:
         """The error that the other side named."""
         return error_from_code(self.code, self.message)
+
+
+@message(68)
+@dataclass(frozen=True, slots=True)
+class RecoverOpen(Message):
+    """A device to be, to any device of the household: give me the chain, here is the root's word for it."""
+
+    versions: Annotated[tuple[int, ...], list_of(integer(1, 65_535), 8, 1)]
+    root: Bytes32
+    proof: Annotated[bytes, binary(64, 64)]

@@ -41,6 +41,7 @@ EXAMPLES: list[m.Message] = [
     m.JoinRequest(bytes(64)),
     m.JoinEntries(bytes(64), False),
     m.JoinDone(HASH),
+    m.RecoverOpen((1,), bytes(32), bytes(64)),
     m.JoinRefuse("E_CODE_WRONG", "The words do not match."),
 ]
 

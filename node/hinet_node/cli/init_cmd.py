@@ -62,9 +62,10 @@ def init(code: Annotated[str, typer.Argument(metavar="[CODE]", help="With --reke
     checked_tier(tier)
     if recover:
         from hinet_node.cli import recover_cmd
+        from hinet_node.cli.run_cmd import multiaddr
 
         recover_cmd.recover(recover_cmd.Wish(name, tier, words_file, sealed_root, passphrase_file, chain,
-                                             tuple(address or ()), revoke_others, timeout))
+                                             tuple(map(multiaddr, address or ())), revoke_others, timeout))
     elif rekey:
         from hinet_node.cli import rekey_cmd
 

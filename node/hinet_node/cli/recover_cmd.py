@@ -48,10 +48,8 @@ def recover(wish: Wish) -> None:
         if held is not None:
             _refuse_admin(RealDisk(folder))
         root = root_key.read_root(wish.words_file, wish.sealed_root, wish.passphrase_file)
-        if chain is None:
-            raise UsageError("the words alone do not say who belongs: the chain is needed too", code="E_NO_CHAIN",
-                             next_step="add --chain FILE, made on any device of the household by: hinet-node identity "
-                                       "export-chain FILE")
+        if chain is None or wish.addresses:
+            chain = _from_siblings(folder, chain, root, wish)
         membership = _recover(RealDisk(folder), chain, held is not None, root, wish)
     _report(folder, membership, wish.revoke_others)
 
@@ -78,6 +76,31 @@ def _chain_from_file(name: str) -> Chain:
         raise UsageError(f"{name} is no chain file: {error}", code="E_CHAIN_FILE",
                          next_step="make it on any device of the household: hinet-node identity export-chain FILE",
                          ) from error
+
+
+def _from_siblings(folder: str, chain: Chain | None, root: RootKey, wish: Wish) -> Chain:
+    """The chain with what siblings on the network know. Errors: `NetworkError` when none answers."""
+    import trio
+
+    from hinet_node import config
+    from hinet_node.belonging.device_keys import draw_keys
+    from hinet_node.belonging.recover_stream import ask_siblings
+    from hinet_node.cli import real_ports
+    from hinet_node.real.disk import RealDisk
+    from hinet_node.sessions.address_book import AddressBook
+
+    ports = real_ports.build(folder, config.read(RealDisk(folder)))
+    output.say("Looking for a device of this identity ..." if not wish.addresses else "Asking for the chain ...")
+    found = trio.run(ask_siblings, ports, draw_keys(ports.randomness), root, wish.addresses, wish.timeout_s)
+    together = _joined(chain, found.chain)
+    assert together is not None, "whoever finds nothing raises"
+    book = AddressBook(ports.disk)
+    for public, address in found.where:
+        book.keep(public, address, ())
+        device = together.device(public)
+        name = output.clean(device.name) if device is not None else "a device"
+        output.say(f"{name} gave the chain, from {output.address_text(address)}.")
+    return together
 
 
 def _joined(held: Chain | None, given: Chain | None) -> Chain | None:
@@ -150,8 +173,8 @@ def _report(folder: str, membership: Membership, revoked_others: bool) -> None:
         f"{output.style(output.clean(device['name']), 'bold')} is an admin of identity {found['identity']['id']} again "
         f"({device['tier']}, {device['fingerprint']}).",
         *([f"  {closed} earlier vault key(s) could not be opened; what they sealed stays closed."] if closed else []),
-        *(["  All other devices are put out of the household. They learn it when they are met, and keep what they "
-           "read."] if revoked_others else
+        *(["  All other devices are put out of the household: none is let in any more. They keep what they read; one "
+           "that you have can join again, with another --home."] if revoked_others else
           ["  A device that is lost: put it out with  " + context.typed("revoke DEVICE")]),
         "", *device_table(found["devices"]), "",
         f"next: {context.typed('run')}       start the agent; siblings bring the vault"])

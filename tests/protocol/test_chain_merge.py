@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hinet_protocol.chain import Chain, make_device_add, make_device_revoke, make_genesis, parse_entry
-from hinet_protocol.chain.rules import settle
+from hinet_protocol.chain.standing import settle
 from hinet_protocol.errors import ChainError, EntryUnauthorised
 from hinet_protocol.identity import DeviceKeys, RootKey
 
@@ -231,8 +231,8 @@ def test_the_running_state_is_what_settling_the_whole_past_gives(steps: list[tup
     graph = union(*grow(steps))._graph
     for node in graph.ordered():
         settled = settle(graph, node.past)
-        live_keys = [key for key in settled.adds if settled.live(key)]
-        admins = {key for key in live_keys if settled.adds[key][0].entry.body["role"] == "admin"}
+        live_keys = [key for key in settled.certificates if settled.live(key)]
+        admins = {key for key in live_keys if settled.introduction(key).role == "admin"}
         assert node.members.admins == admins
 
 

@@ -278,7 +278,7 @@ def test_growth_during_the_greeting_is_not_lost(household: Any) -> None:
 def test_an_entry_of_a_newer_version_ends_the_session_with_the_hint_to_upgrade(household: Any) -> None:
     bert = household.add("bert")
     chain: Chain = household.chain
-    raw = entry_of_kind(household.admin, chain, "consent")
+    raw = entry_of_kind(household.admin, chain, "household.rename")
     state, actions = Session.start(hello(household.admin, chain), bert.public, chain, 1_000)
     end = End(state)
     end.act(actions)

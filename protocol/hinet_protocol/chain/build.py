@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hinet_protocol import limits
-from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, EPOCH_NEW, GENESIS, sign_entry
+from hinet_protocol.chain.bodies import (
+    BASE_ADOPT,
+    CHECKPOINT,
+    CONSENT,
+    DEVICE_ADD,
+    DEVICE_REVOKE,
+    DEVICE_ROTATE,
+    EPOCH_NEW,
+    GENESIS,
+    ROOT_ROTATE,
+)
+from hinet_protocol.chain.entries import sign_entry
 from hinet_protocol.chain.state import Chain
 from hinet_protocol.epochs import EpochKey, Keyring, ephemeral_public, key_check, seal_previous, wrap_key
-from hinet_protocol.errors import EpochError
+from hinet_protocol.errors import EntryMalformed, EpochError, LimitError
 from hinet_protocol.identity import RootKey, Signer, root_commitment
 
 
@@ -43,12 +54,7 @@ def make_device_add(
     current epochs; through them it opens the earlier ones. A keeper is given none.
     """
     parents = _parents(chain, _certificate(chain, signer.public))
-    epochs: list[tuple[bytes, bytes]] = []
-    if keyring and ephemeral_seed is not None and role != "keeper":
-        for epoch in chain.epoch_tips:
-            key = keyring.get(epoch.epoch_id)
-            if key is not None and chain.in_past(epoch.epoch_id, parents):
-                epochs.append((epoch.epoch_id, wrap_key(key.key, box_public, ephemeral_seed, epoch.epoch_id)))
+    epochs = _wrapped(chain, parents, box_public, keyring, ephemeral_seed) if role != "keeper" else []
     body = {
         "name": name,
         "sign": public,
@@ -57,9 +63,49 @@ def make_device_add(
         "tier": tier,
         "expires": expires_s,
         "ephemeral": ephemeral_public(ephemeral_seed) if epochs and ephemeral_seed is not None else None,
-        "epochs": sorted(epochs)[: limits.epoch_previous_max],
+        "epochs": epochs,
     }
     return _checked(chain, sign_entry(signer, chain.identity_id, parents, DEVICE_ADD, body, time_s))
+
+
+def make_device_rotate(
+    chain: Chain,
+    signer: Signer,
+    public: bytes,
+    *,
+    time_s: int,
+    expires_s: int,
+    name: str | None = None,
+    new_public: bytes | None = None,
+    new_box_public: bytes | None = None,
+    keyring: Mapping[bytes, EpochKey] | None = None,
+    ephemeral_seed: bytes | None = None,
+) -> bytes:
+    """A new certificate for the live device `public`, signed by the root or an admin; role and tier carry over.
+
+    Without new keys it is a renewal, or with `name` a new name. With `new_public` and `new_box_public` the device goes
+    on under these, and the old key is removed for ever; `keyring` and `ephemeral_seed` give the new keys the vault, as
+    in `make_device_add`.
+    """
+    device = chain.device(public)
+    if device is None:
+        raise EntryMalformed("A new certificate is for a device that does not belong to the household.")
+    if (new_public is None) != (new_box_public is None):
+        raise EntryMalformed("A renewed certificate keeps both keys of its device, or changes both.")
+    parents = _parents(chain, _certificate(chain, signer.public), device.entry)
+    epochs: list[tuple[bytes, bytes]] = []
+    if new_box_public is not None and device.role != "keeper":
+        epochs = _wrapped(chain, parents, new_box_public, keyring, ephemeral_seed)
+    body = {
+        "device": public,
+        "name": _own_name(chain, device.entry) if name is None else name,
+        "sign": new_public or public,
+        "box": new_box_public or device.box_public,
+        "expires": expires_s,
+        "ephemeral": ephemeral_public(ephemeral_seed) if epochs and ephemeral_seed is not None else None,
+        "epochs": epochs,
+    }
+    return _checked(chain, sign_entry(signer, chain.identity_id, parents, DEVICE_ROTATE, body, time_s))
 
 
 def make_device_revoke(chain: Chain, signer: Signer, public: bytes, *, time_s: int, reason: str = "") -> bytes:
@@ -113,6 +159,114 @@ def make_epoch(
         "previous": sorted(previous)[: limits.epoch_previous_max],
     }
     return _checked(chain, sign_entry(signer, chain.identity_id, parents, EPOCH_NEW, body, time_s))
+
+
+def make_root_rotate(chain: Chain, new_root: RootKey, *, time_s: int, next_root_public: bytes | None) -> bytes:
+    """Puts the promised root in the place of the one in force. `next_root_public` is promised by its hash in turn.
+
+    What the old root signs from now on counts nowhere. A new epoch should follow: the current one opens for the old
+    root.
+    """
+    promise = None if next_root_public is None else root_commitment(next_root_public)
+    body = {"root": new_root.public, "box": new_root.box_public, "next": promise}
+    parents = tuple(sorted(_laden_heads(chain)[: limits.entry_parents_max]))
+    return _checked(chain, sign_entry(new_root, chain.identity_id, parents, ROOT_ROTATE, body, time_s))
+
+
+def make_checkpoint(chain: Chain, root: RootKey, *, time_s: int, note: str = "") -> bytes:
+    """The root's word that all that stands here is right, and that no admin may add anything below it.
+
+    Raises LimitError when one entry can't follow all branches: what it does not follow would fall.
+    """
+    parents = _laden_heads(chain)
+    if len(parents) > limits.entry_parents_max:
+        raise LimitError(
+            f"The chain has {len(parents)} branches apart, and a checkpoint can close at most "
+            f"{limits.entry_parents_max}. Let an admin's device run until it has joined them, then try again."
+        )
+    raw = sign_entry(root, chain.identity_id, sorted(parents), CHECKPOINT, {"note": note}, time_s)
+    return _checked(chain, raw)
+
+
+def make_consent(
+    chain: Chain,
+    signer: Signer,
+    *,
+    commune: bytes,
+    terms: bytes,
+    agreed: bool,
+    round_number: int,
+    time_s: int,
+    expires_s: int = 0,
+) -> bytes:
+    """Takes the household into a commune under these terms from a round on, or out of it.
+
+    To agree is for admins and the root; to withdraw, for every admin and member. What is withdrawn never expires.
+    """
+    parents = _parents(chain, _certificate(chain, signer.public))
+    body = {
+        "commune": commune,
+        "terms": terms,
+        "decision": "in" if agreed else "out",
+        "round": round_number,
+        "expires": expires_s,
+    }
+    return _checked(chain, sign_entry(signer, chain.identity_id, parents, CONSENT, body, time_s))
+
+
+def make_base_adopt(
+    chain: Chain,
+    signer: Signer,
+    *,
+    base: bytes,
+    time_s: int,
+    previous: bytes | None = None,
+    commune: bytes | None = None,
+    round_number: int = 0,
+) -> bytes:
+    """Adopts a base by its digest, in the place of `previous`, as a commune's round gave it; signed by the root or an
+    admin."""
+    parents = _parents(chain, _certificate(chain, signer.public))
+    body = {"base": base, "previous": previous, "commune": commune, "round": round_number}
+    return _checked(chain, sign_entry(signer, chain.identity_id, parents, BASE_ADOPT, body, time_s))
+
+
+def _wrapped(
+    chain: Chain,
+    parents: tuple[bytes, ...],
+    box_public: bytes,
+    keyring: Mapping[bytes, EpochKey] | None,
+    ephemeral_seed: bytes | None,
+) -> list[tuple[bytes, bytes]]:
+    """The keys of the epochs in force, for a new X25519 key."""
+    found = []
+    if keyring and ephemeral_seed is not None:
+        for epoch in chain.epoch_tips:
+            key = keyring.get(epoch.epoch_id)
+            if key is not None and chain.in_past(epoch.epoch_id, parents):
+                found.append((epoch.epoch_id, wrap_key(key.key, box_public, ephemeral_seed, epoch.epoch_id)))
+    return sorted(found)[: limits.epoch_previous_max]
+
+
+def _own_name(chain: Chain, certificate: bytes) -> str:
+    """The name in a certificate: what is shown may have been lengthened to tell two devices apart."""
+    entry = chain.entry(certificate)
+    assert entry is not None
+    name: str = entry.body["name"]
+    return name
+
+
+def _laden_heads(chain: Chain) -> list[bytes]:
+    """The heads that have something in their past which stands and is in no other's: the highest first. On a chain
+    that a removed key floods with branches, few are left."""
+    kept: list[bytes] = []
+    left = set(chain.standing_entries())
+    for head in sorted(chain.heads, key=lambda name: (-(chain.height_of(name) or 0), name)):
+        here = {name for name in left if chain.in_past(name, (head,))}
+        if here:
+            kept.append(head)
+            left -= here
+    return kept
 
 
 def _parents(chain: Chain, *needed: bytes | None) -> tuple[bytes, ...]:

@@ -12,24 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hinet_protocol import canonical, limits, schema
-from hinet_protocol.epochs import box_key
+from hinet_protocol.chain.bodies import BODIES, CONSENT, DEVICE_ADD, DEVICE_REVOKE, DEVICE_ROTATE, GENESIS
 from hinet_protocol.errors import EntryMalformed, EntryUnsupported, MessageError
 from hinet_protocol.identity import SIGN_CHAIN_ENTRY, Signer, hash_bytes, verify
-from hinet_protocol.schema import bytes32, bytes64, list_of, one_of, optional, row, sorted_unique, text, uint63
-
-GENESIS = "genesis"
-DEVICE_ADD = "device.add"
-DEVICE_REVOKE = "device.revoke"
-EPOCH_NEW = "epoch.new"
-RESERVED_KINDS = ("base.adopt", "checkpoint", "consent", "device.rotate", "root.rotate")
-
-ROLES = ("admin", "member", "keeper")
-TIERS = ("cloud", "laptop", "pocket")
+from hinet_protocol.schema import bytes32, bytes64, list_of, row, sorted_unique, text, uint63
 
 entry_version = 1
 
-_wrapped = schema.binary(48, 48)
-_keys_by_hash = sorted_unique(list_of(row(bytes32, _wrapped), limits.devices_max))
 _PAYLOAD: dict[str, schema.Check] = {
     "v": schema.integer(1, 65_535),
     "id": bytes32,
@@ -38,28 +27,6 @@ _PAYLOAD: dict[str, schema.Check] = {
     "time": uint63,
     "kind": text(32, 1),
     "body": lambda value, path: value,
-}
-_BODIES: dict[str, dict[str, schema.Check]] = {
-    GENESIS: {"root": bytes32, "box": box_key, "next": optional(bytes32)},
-    DEVICE_ADD: {
-        "name": text(limits.name_bytes_max, 1),
-        "sign": bytes32,
-        "box": box_key,
-        "role": one_of(*ROLES),
-        "tier": one_of(*TIERS),
-        "expires": uint63,
-        # Epoch keys for the new device: the ephemeral X25519 key, and rows of epoch id and wrapped key.
-        "ephemeral": optional(bytes32),
-        "epochs": sorted_unique(list_of(row(bytes32, _wrapped), limits.epoch_previous_max)),
-    },
-    DEVICE_REVOKE: {"device": bytes32, "reason": text(limits.reason_bytes_max)},
-    EPOCH_NEW: {
-        "ephemeral": bytes32,
-        "check": bytes32,
-        # Rows of device or root key and wrapped epoch key, and rows of earlier epoch id and its sealed key.
-        "wraps": _keys_by_hash,
-        "previous": sorted_unique(list_of(row(bytes32, _wrapped), limits.epoch_previous_max)),
-    },
 }
 
 
@@ -75,6 +42,40 @@ class Entry:
     time_s: int
     kind: str
     body: Mapping[str, Any]
+
+    @property
+    def certifies(self) -> bytes | None:
+        """The device key that this entry is a certificate of."""
+        if self.kind in (DEVICE_ADD, DEVICE_ROTATE):
+            key: bytes = self.body["sign"]
+            return key
+        return None
+
+    @property
+    def removes(self) -> bytes | None:
+        """The device key that this entry takes away: a revoked one, or one that new keys replace."""
+        if self.kind == DEVICE_REVOKE or (self.kind == DEVICE_ROTATE and self.body["sign"] != self.body["device"]):
+            key: bytes = self.body["device"]
+            return key
+        return None
+
+    @property
+    def continues(self) -> bytes | None:
+        """The device key whose certificate this entry renews, or whose place new keys take."""
+        if self.kind == DEVICE_ROTATE:
+            key: bytes = self.body["device"]
+            return key
+        return None
+
+    @property
+    def reduces(self) -> bool:
+        """It only takes away, so that no limit may stand in its way."""
+        return self.kind == DEVICE_REVOKE or (self.kind == CONSENT and self.body["decision"] == "out")
+
+    @property
+    def introduces(self) -> bool:
+        """It brings a key into the household; a renewal only continues one."""
+        return self.kind == DEVICE_ADD or (self.kind == DEVICE_ROTATE and self.body["sign"] != self.body["device"])
 
 
 def parse_entry(raw: bytes) -> Entry:
@@ -92,12 +93,11 @@ def parse_entry(raw: bytes) -> Entry:
     if found["v"] != entry_version:
         raise EntryUnsupported(f"A chain entry has version {found['v']}, this software knows 1. Upgrade hinet-node.")
     kind: str = found["kind"]
-    if kind not in _BODIES:
-        known = "is reserved for a newer version" if kind in RESERVED_KINDS else "is not known"
-        raise EntryUnsupported(f"A chain entry of kind {kind!r} {known}. Upgrade hinet-node on this device.")
+    if kind not in BODIES:
+        raise EntryUnsupported(f"A chain entry of kind {kind!r} is not known. Upgrade hinet-node on this device.")
     if (kind == GENESIS) != (not found["parents"]):
         raise EntryMalformed("A genesis entry has no parents, every other entry has one to eight.")
-    body = _fields(found["body"], _BODIES[kind], kind)
+    body = _fields(found["body"], BODIES[kind], kind)
     verify(found["signer"], SIGN_CHAIN_ENTRY, payload, signature)
     return Entry(
         raw=bytes(raw),
@@ -146,18 +146,3 @@ def sign_entry(
 def entry_hash(raw: bytes) -> bytes:
     """The hash that names an entry: BLAKE3 of its raw bytes."""
     return hash_bytes(raw)
-
-
-__all__ = [
-    "DEVICE_ADD",
-    "DEVICE_REVOKE",
-    "EPOCH_NEW",
-    "GENESIS",
-    "RESERVED_KINDS",
-    "ROLES",
-    "TIERS",
-    "Entry",
-    "entry_hash",
-    "parse_entry",
-    "sign_entry",
-]

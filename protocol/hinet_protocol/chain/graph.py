@@ -2,30 +2,46 @@
 
 A node's past is a bit set in one Python integer (bit = index of the node), so that "is this an ancestor of
 that" is one shift, and the past of a merge is one `or`. Only `state` builds graphs; finished ones never change.
+What the entries mean together is left to `standing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, Entry
+from hinet_protocol.chain.bodies import BASE_ADOPT, CHECKPOINT, CONSENT, EPOCH_NEW, ROOT_ROTATE
+from hinet_protocol.chain.entries import Entry
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Members:
-    """Who belongs at one point of the chain: the keys of the live admins, and how many live devices there are.
+    """Who belongs at one point of the chain: the root, the keys of the live admins, how many devices are live.
 
-    `exceptions` are the keys whose being live is not the lack of a revocation: void ones, and those whose revocation
-    does not stand.
+    `root` is the index of the statement (genesis or rotation) that names the root in force. `exceptions` are the keys
+    whose being live is not the lack of a revocation: void ones, and those whose revocation does not stand. `chosen`
+    has the index of the introduction that counts, for keys that were introduced more than once, apart.
     """
 
+    root: int = 0
     admins: frozenset[bytes] = frozenset()
     live_count: int = 0
     exceptions: frozenset[bytes] = frozenset()
+    chosen: Mapping[bytes, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Standpoint:
+    """What an entry's own past says about it: who belongs after it, whether its signer was the root, and, of a
+    certificate, the role and tier that it gives."""
+
+    members: Members
+    as_root: bool
+    role: str = ""
+    tier: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """An accepted entry in its place. `past` has the node's own bit too; `members` is the state after it."""
 
@@ -34,15 +50,27 @@ class Node:
     height: int
     past: int = field(repr=False)
     members: Members = field(repr=False)
+    as_root: bool
+    role: str
+    tier: str
 
     @property
     def hash(self) -> bytes:
         """The entry's hash."""
         return self.entry.hash
 
+    @property
+    def place(self) -> tuple[int, bytes]:
+        """Height and name: an order that is the same on every replica, parents first."""
+        return self.height, self.entry.hash
+
     def follows(self, other: Node) -> bool:
         """`other` is this node or in its past."""
         return bool(self.past >> other.index & 1)
+
+    def apart(self, other: Node) -> bool:
+        """Neither is in the other's past."""
+        return not (self.past >> other.index | other.past >> self.index) & 1
 
 
 class Graph:
@@ -50,67 +78,79 @@ class Graph:
 
     def __init__(self) -> None:
         self._nodes: dict[bytes, Node] = {}
+        self._by_index: list[Node] = []
         self._tips: set[bytes] = set()
         self._ordered: list[Node] | None = None
-        self.genesis: Node
         self.everything = 0
         self.reducing_count = 0
-        self._adds: dict[bytes, list[Node]] = {}
-        self._adds_by_name: dict[str, list[Node]] = {}
-        self._adds_by_box: dict[bytes, list[Node]] = {}
-        self._revokes: dict[bytes, list[Node]] = {}
-        self._revokes_by_signer: dict[bytes, list[Node]] = {}
-        self._admin_keys: set[bytes] = set()
+        # Bit sets: entries that introduce a key, and those after which earlier grants may no longer stand.
+        self.introducing = 0
+        self.unsettling = 0
+        self._certificates: dict[bytes, list[Node]] = {}
+        self._names: dict[str, dict[bytes, list[Node]]] = {}
+        self._boxes: dict[bytes, list[Node]] = {}
+        self._removals: dict[bytes, list[Node]] = {}
+        self._removals_by: dict[bytes, list[Node]] = {}
+        self._of_kind: dict[str, list[Node]] = {}
 
     @classmethod
     def start(cls, genesis: Entry) -> Graph:
         """A graph of a genesis entry that was checked already."""
         graph = cls()
-        graph.genesis = graph._enter(Node(0, genesis, 0, 1, Members()))
+        graph._enter(Node(0, genesis, 0, 1, Members(), as_root=True, role="", tier=""))
         return graph
 
     def copy(self) -> Graph:
         """An independent copy; nodes are shared, they never change."""
         twin = Graph()
         twin._nodes = dict(self._nodes)
+        twin._by_index = list(self._by_index)
         twin._tips = set(self._tips)
-        twin.genesis = self.genesis
         twin.everything = self.everything
         twin.reducing_count = self.reducing_count
-        twin._adds = {key: list(nodes) for key, nodes in self._adds.items()}
-        twin._adds_by_name = {key: list(nodes) for key, nodes in self._adds_by_name.items()}
-        twin._adds_by_box = {key: list(nodes) for key, nodes in self._adds_by_box.items()}
-        twin._revokes = {key: list(nodes) for key, nodes in self._revokes.items()}
-        twin._revokes_by_signer = {key: list(nodes) for key, nodes in self._revokes_by_signer.items()}
-        twin._admin_keys = set(self._admin_keys)
+        twin.introducing = self.introducing
+        twin.unsettling = self.unsettling
+        twin._certificates = {key: list(nodes) for key, nodes in self._certificates.items()}
+        twin._names = {name: {key: list(nodes) for key, nodes in keys.items()} for name, keys in self._names.items()}
+        twin._boxes = {key: list(nodes) for key, nodes in self._boxes.items()}
+        twin._removals = {key: list(nodes) for key, nodes in self._removals.items()}
+        twin._removals_by = {key: list(nodes) for key, nodes in self._removals_by.items()}
+        twin._of_kind = {kind: list(nodes) for kind, nodes in self._of_kind.items()}
         return twin
 
-    def add(self, entry: Entry, members: Members) -> Node:
+    def add(self, entry: Entry, seen: Standpoint) -> Node:
         """Puts in an entry that was checked and whose parents are all there."""
         parents = [self._nodes[name] for name in entry.parents]
-        index = len(self._nodes)
+        index = len(self._by_index)
         past = 1 << index
         for parent in parents:
             past |= parent.past
             self._tips.discard(parent.hash)
-        return self._enter(Node(index, entry, 1 + max(parent.height for parent in parents), past, members))
+        height = 1 + max(parent.height for parent in parents)
+        return self._enter(Node(index, entry, height, past, seen.members, seen.as_root, seen.role, seen.tier))
 
     def _enter(self, node: Node) -> Node:
-        entry = node.entry
+        entry, bit = node.entry, 1 << node.index
         self._nodes[entry.hash] = node
+        self._by_index.append(node)
         self._tips.add(entry.hash)
         self._ordered = None
-        self.everything |= 1 << node.index
-        if entry.kind == DEVICE_ADD:
-            self._adds.setdefault(entry.body["sign"], []).append(node)
-            self._adds_by_name.setdefault(entry.body["name"].casefold(), []).append(node)
-            self._adds_by_box.setdefault(entry.body["box"], []).append(node)
-            if entry.body["role"] == "admin":
-                self._admin_keys.add(entry.body["sign"])
-        elif entry.kind == DEVICE_REVOKE:
-            self._revokes.setdefault(entry.body["device"], []).append(node)
-            self._revokes_by_signer.setdefault(entry.signer, []).append(node)
-            self.reducing_count += 1
+        self.everything |= bit
+        certified, removed = entry.certifies, entry.removes
+        if certified is not None:
+            self._certificates.setdefault(certified, []).append(node)
+            self._names.setdefault(entry.body["name"].casefold(), {}).setdefault(certified, []).append(node)
+            if entry.introduces:
+                self.introducing |= bit
+                self._boxes.setdefault(entry.body["box"], []).append(node)
+        if removed is not None:
+            self._removals.setdefault(removed, []).append(node)
+            self._removals_by.setdefault(entry.signer, []).append(node)
+        if entry.kind in (EPOCH_NEW, ROOT_ROTATE, CHECKPOINT, CONSENT, BASE_ADOPT):
+            self._of_kind.setdefault(entry.kind, []).append(node)
+        if removed is not None or entry.kind in (ROOT_ROTATE, CHECKPOINT):
+            self.unsettling |= bit
+        self.reducing_count += entry.reduces
         return node
 
     # --- questions ---------------------------------------------------------------------------------------------------
@@ -119,17 +159,27 @@ class Graph:
         return name in self._nodes
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._by_index)
 
     @property
-    def root(self) -> bytes:
-        """The root's public key."""
-        root: bytes = self.genesis.entry.body["root"]
-        return root
+    def genesis(self) -> Node:
+        """The first entry."""
+        return self._by_index[0]
 
     def get(self, name: bytes) -> Node | None:
         """The node of an entry hash."""
         return self._nodes.get(name)
+
+    def at(self, index: int) -> Node:
+        """The node of an index, as bits and `Members` name it."""
+        return self._by_index[index]
+
+    def marked(self, mask: int) -> Iterator[Node]:
+        """The nodes of a bit set."""
+        while mask:
+            low = mask & -mask
+            mask ^= low
+            yield self._by_index[low.bit_length() - 1]
 
     def heads(self) -> list[Node]:
         """Nodes without children."""
@@ -138,7 +188,7 @@ class Graph:
     def ordered(self) -> list[Node]:
         """All nodes by (height, hash): the same on every replica, parents first."""
         if self._ordered is None:
-            self._ordered = sorted(self._nodes.values(), key=lambda node: (node.height, node.hash))
+            self._ordered = sorted(self._by_index, key=lambda node: node.place)
         return self._ordered
 
     def past_of(self, parents: Iterable[bytes]) -> int:
@@ -149,40 +199,53 @@ class Graph:
         return past
 
     def device_keys(self) -> Iterable[bytes]:
-        """The keys of all devices that were ever added."""
-        return self._adds.keys()
+        """The keys of all devices that were ever certified."""
+        return self._certificates.keys()
 
-    def admin_keys(self) -> Set[bytes]:
-        """The keys that any entry made admin."""
-        return self._admin_keys
+    def certificates_of(self, public: bytes, mask: int) -> list[Node]:
+        """The certificates of a key inside a past, renewals among them."""
+        return _inside(self._certificates.get(public, ()), mask)
 
-    def adds_of(self, public: bytes, mask: int | None = None) -> list[Node]:
-        """The device.add entries of a key inside a past."""
-        return _inside(self._adds.get(public, []), mask)
+    def certified(self, public: bytes, mask: int) -> bool:
+        """A key has a certificate inside a past."""
+        return any(mask >> node.index & 1 for node in self._certificates.get(public, ()))
 
-    def adds_named(self, name: str, mask: int) -> list[Node]:
-        """The device.add entries of a name inside a past, letter case aside."""
-        return _inside(self._adds_by_name.get(name.casefold(), []), mask)
+    def holders_of(self, name: str, mask: int) -> Iterator[tuple[bytes, list[Node]]]:
+        """Keys with their certificates under a name inside a past, letter case aside."""
+        for public, nodes in self._names.get(name.casefold(), {}).items():
+            if found := _inside(nodes, mask):
+                yield public, found
 
-    def adds_with_box(self, box: bytes, mask: int) -> list[Node]:
-        """The device.add entries of an X25519 key inside a past."""
-        return _inside(self._adds_by_box.get(box, []), mask)
+    def box_introduced(self, box: bytes, mask: int) -> bool:
+        """An X25519 key came into the household inside a past."""
+        return bool(_inside(self._boxes.get(box, ()), mask))
 
-    def revokes_of(self, public: bytes, mask: int) -> list[Node]:
-        """The revocations of a key inside a past, whether they stand or not."""
-        return _inside(self._revokes.get(public, []), mask)
+    def removals_of(self, public: bytes, mask: int) -> list[Node]:
+        """The entries that take a key away inside a past, whether they stand or not."""
+        return _inside(self._removals.get(public, ()), mask)
 
-    def revokes_by(self, signer: bytes, mask: int) -> list[Node]:
-        """The revocations that a key signed inside a past."""
-        return _inside(self._revokes_by_signer.get(signer, []), mask)
+    def removals_by(self, signer: bytes, mask: int) -> list[Node]:
+        """The entries by which a key took another away inside a past."""
+        return _inside(self._removals_by.get(signer, ()), mask)
 
-    def seniority(self, public: bytes, mask: int | None = None) -> tuple[int, bytes]:
-        """The rank of a device inside a past; the smaller, the senior."""
-        return min((node.height, node.hash) for node in self.adds_of(public, mask))
+    def of_kind(self, kind: str, mask: int) -> list[Node]:
+        """The entries inside a past of one of the kinds that are not about single devices."""
+        return _inside(self._of_kind.get(kind, ()), mask)
+
+    def live_in(self, public: bytes, past: int, members: Members) -> bool:
+        """A key that is certified in this past is live in it."""
+        removed = any(past >> node.index & 1 for node in self._removals.get(public, ()))
+        return removed == (public in members.exceptions)
+
+    def introduction_in(self, public: bytes, past: int, members: Members) -> Node:
+        """The entry that counts as having brought a key into the household that is live in this past."""
+        if public in members.chosen:
+            return self._by_index[members.chosen[public]]
+        return next(n for n in self._certificates[public] if n.entry.introduces and past >> n.index & 1)
 
 
-def _inside(nodes: list[Node], mask: int | None) -> list[Node]:
-    return nodes if mask is None else [node for node in nodes if mask >> node.index & 1]
+def _inside(nodes: Iterable[Node], mask: int) -> list[Node]:
+    return [node for node in nodes if mask >> node.index & 1]
 
 
-__all__ = ["Graph", "Members", "Node"]
+__all__ = ["Graph", "Members", "Node", "Standpoint"]

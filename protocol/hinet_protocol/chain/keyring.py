@@ -62,12 +62,15 @@ def _keep(chain: Chain, found: dict[bytes, bytes], epoch_id: bytes, key: bytes) 
 
 
 def needs_epoch(chain: Chain, keyring: Keyring | None = None) -> bool:
-    """An admin should make a new epoch now: there is none, several stand side by side, the current one reaches a device
-    that no longer belongs, or a member can't open it (for certain the one whose `keyring` is given)."""
+    """An admin should make a new epoch now: there is none, several stand side by side, the current one reaches a key
+    that no longer belongs (also an earlier root's), or the root or a member can't open it (for certain the one whose
+    `keyring` is given)."""
     current = chain.current_epoch
     if current is None:
         return any(device.role != "keeper" for device in chain.members())
     if len(chain.epoch_tips) > 1 or (keyring is not None and keyring.current is None):
+        return True
+    if chain.root_public not in current.wraps:
         return True
     reached = set(current.wraps) - {chain.root_public}
     strays = {public for public in reached if not chain.is_member(public)}

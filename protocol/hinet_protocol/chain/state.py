@@ -6,89 +6,21 @@ Everything a Chain says is a function of the set of its entries: the order in wh
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 
 from hinet_protocol import canonical, limits
-from hinet_protocol.chain.entries import EPOCH_NEW, GENESIS, Entry, entry_hash, parse_entry
-from hinet_protocol.chain.graph import Graph, Node
-from hinet_protocol.chain.rules import Settlement, check_entry, check_genesis, settle
-from hinet_protocol.errors import ChainError, ChainForeign, EntryMalformed, EntryOrphan, ProtocolError
-from hinet_protocol.identity import device_id, fingerprint, peer_id
-
-
-@dataclass(frozen=True)
-class Device:
-    """One device as the chain sees it. `expires_s` is in unix seconds, 0 for never.
-
-    `revoked`: a revocation counts. `void`: its certificate does not count, because whoever signed it had been
-    revoked without knowing this entry. `live` is neither. `name` is unique in the household: of several live
-    devices that took the same name apart from each other, only the senior one keeps it bare.
-    """
-
-    name: str
-    public: bytes
-    box_public: bytes
-    role: str
-    tier: str
-    expires_s: int
-    entry: bytes
-    height: int
-    added_s: int
-    added_by: bytes
-    revoked: bool
-    void: bool
-    revoke_reason: str = ""
-
-    @property
-    def live(self) -> bool:
-        """It belongs to the household."""
-        return not self.revoked and not self.void
-
-    @property
-    def peer_id(self) -> str:
-        """Its libp2p peer id."""
-        return peer_id(self.public)
-
-    @property
-    def fingerprint(self) -> str:
-        """Eight characters for a person to compare."""
-        return fingerprint(self.public)
-
-    @property
-    def device_id(self) -> str:
-        """Its key as a name for files."""
-        return device_id(self.public)
-
-    def expired(self, now_s: int) -> bool:
-        """Its certificate has run out by this clock."""
-        return self.expires_s != 0 and now_s >= self.expires_s
-
-    def role_at(self, now_s: int) -> str:
-        """Its role by this clock: an expired certificate gives the rights of a keeper."""
-        return "keeper" if self.expired(now_s) else self.role
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One vault key epoch. `wraps` and `previous` are as in the entry; `standing`: its signer had the right."""
-
-    epoch_id: bytes
-    height: int
-    signer: bytes
-    check: bytes
-    ephemeral: bytes
-    wraps: Mapping[bytes, bytes] = field(repr=False)
-    previous: Mapping[bytes, bytes] = field(repr=False)
-    standing: bool = True
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """An entry that was not taken, and why."""
-
-    hash: bytes
-    error: ProtocolError
+from hinet_protocol.chain import syncing
+from hinet_protocol.chain.bodies import GENESIS
+from hinet_protocol.chain.devices import Device, devices_of
+from hinet_protocol.chain.entries import Entry, parse_entry
+from hinet_protocol.chain.epoch_entries import Epoch, current_of, epochs_of, tips_of
+from hinet_protocol.chain.graph import Graph
+from hinet_protocol.chain.rules import check_genesis
+from hinet_protocol.chain.standing import Standing, settle
+from hinet_protocol.chain.statements import AdoptedBase, Consent, bases_of, consents_of
+from hinet_protocol.chain.taking import Rejected, root_cause, take
+from hinet_protocol.errors import ChainError, ChainForeign, EntryMalformed, ProtocolError
 
 
 @dataclass(frozen=True)
@@ -103,12 +35,6 @@ class Merged:
     def cause(self) -> ProtocolError | None:
         """The error to show for what was refused; an orphan only follows from another refusal or a missing entry."""
         return root_cause(self.rejected)
-
-
-def root_cause(rejected: Sequence[Rejected]) -> ProtocolError | None:
-    """The first error that is not merely an orphan's, else the first, else None."""
-    errors = [one.error for one in rejected]
-    return next((error for error in errors if not isinstance(error, EntryOrphan)), errors[0] if errors else None)
 
 
 class Chain:
@@ -158,19 +84,8 @@ class Chain:
         """Takes in entries in any order. An invalid entry, and all that descend from it, are refused with a reason;
         the others are kept. Entries that are there already are neither added nor rejected."""
         graph = self._graph.copy()
-        rejected: dict[bytes, ProtocolError] = {}
-        waiting: dict[bytes, Entry] = {}
-        for raw in raws:
-            name = entry_hash(raw)
-            if name in graph or name in waiting or name in rejected:
-                continue
-            try:
-                waiting[name] = parse_entry(raw)
-            except ProtocolError as error:
-                rejected[name] = error
-        added = _take_in(graph, waiting, rejected)
-        refused = tuple(Rejected(name, rejected[name]) for name in sorted(rejected))
-        return Merged(Chain(graph) if added else self, added, refused)
+        added, rejected = take(graph, raws)
+        return Merged(Chain(graph) if added else self, added, rejected)
 
     # --- identity ----------------------------------------------------------------------------------------------------
 
@@ -182,14 +97,28 @@ class Chain:
     @property
     def root_public(self) -> bytes:
         """The root key in force, 32 bytes."""
-        root: bytes = self._graph.genesis.entry.body["root"]
+        root: bytes = self._settled.line[-1].entry.body["root"]
         return root
 
     @property
     def root_box_public(self) -> bytes:
-        """The root's X25519 key, 32 bytes: epochs are wrapped to it for recovery."""
-        box: bytes = self._graph.genesis.entry.body["box"]
+        """The X25519 key of the root in force, 32 bytes: epochs are wrapped to it for recovery."""
+        box: bytes = self._settled.line[-1].entry.body["box"]
         return box
+
+    @property
+    def root_promise(self) -> bytes | None:
+        """The commitment to the root that may replace the one in force, if it made one."""
+        promise: bytes | None = self._settled.line[-1].entry.body["next"]
+        return promise
+
+    def root_rotations(self) -> tuple[Entry, ...]:
+        """The rotations of the root that count, in their order."""
+        return tuple(node.entry for node in self._settled.line[1:])
+
+    def checkpoints(self) -> tuple[Entry, ...]:
+        """The checkpoints that count, by height."""
+        return tuple(node.entry for node in sorted(self._settled.checkpoints, key=lambda node: node.place))
 
     @property
     def genesis(self) -> Entry:
@@ -255,6 +184,11 @@ class Chain:
             raise EntryMalformed("A chain file is a list of entries; this is something else.")
         return cls.from_entries(raws, identity_id)
 
+    def standing_entries(self) -> tuple[bytes, ...]:
+        """The hashes of all entries that count in the chain as a whole, parents first."""
+        settled = self._settled
+        return tuple(node.hash for node in self._graph.ordered() if settled.counts(node))
+
     # --- syncing -----------------------------------------------------------------------------------------------------
 
     def missing(self, their_heads: Iterable[bytes]) -> tuple[bytes, ...]:
@@ -266,18 +200,7 @@ class Chain:
 
         `received` are the hashes of the batch that came last: its tips lead, so that the next batch begins after it.
         """
-        ordered = self._graph.ordered()
-        nodes = [node for name in received if (node := self._graph.get(name)) is not None]
-        parents = {parent for node in nodes for parent in node.entry.parents}
-        found = [node.hash for node in nodes if node.hash not in parents][: limits.locator_hashes_max // 3]
-        found += self.heads[: limits.locator_hashes_max // 3]
-        step, at = 1, len(ordered) - 1
-        while at > 0 and len(found) < limits.locator_hashes_max - 1:
-            found.append(ordered[at].hash)
-            at -= step
-            step *= 2
-        found.append(self.genesis.hash)
-        return tuple(dict.fromkeys(found))
+        return syncing.locator(self._graph, self.heads, received)
 
     def entries_for(
         self,
@@ -290,30 +213,17 @@ class Chain:
         Those in `given`, sent before, are left out. Hashes that are not in this chain are passed over. At least one
         entry is given if any is missing.
         """
-        known = 0
-        for name in have:
-            node = self._graph.get(name)
-            known |= 0 if node is None else node.past
-        batch: list[bytes] = []
-        size = 0
-        for node in self._graph.ordered():
-            if known >> node.index & 1 or node.hash in given:
-                continue
-            size += len(node.entry.raw) + 5
-            if batch and (size > bytes_max or len(batch) >= limits.chain_batch_entries_max):
-                return tuple(batch), True
-            batch.append(node.entry.raw)
-        return tuple(batch), False
+        return syncing.entries_for(self._graph, have, bytes_max, given)
 
     # --- who belongs -------------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _settled(self) -> Settlement:
+    def _settled(self) -> Standing:
         return settle(self._graph, self._graph.everything)
 
     @functools.cached_property
     def _devices(self) -> dict[bytes, Device]:
-        return _devices_of(self._graph, self._settled)
+        return devices_of(self._graph, self._settled)
 
     def devices(self) -> tuple[Device, ...]:
         """All devices that were ever added, seniors first, the revoked among them."""
@@ -356,21 +266,7 @@ class Chain:
 
     @functools.cached_property
     def _epochs(self) -> dict[bytes, Epoch]:
-        found = {}
-        for node in self._graph.ordered():
-            if node.entry.kind == EPOCH_NEW:
-                body = node.entry.body
-                found[node.hash] = Epoch(
-                    epoch_id=node.hash,
-                    height=node.height,
-                    signer=node.entry.signer,
-                    check=body["check"],
-                    ephemeral=body["ephemeral"],
-                    wraps=dict(body["wraps"]),
-                    previous=dict(body["previous"]),
-                    standing=self._settled.grants(self._graph, node),
-                )
-        return found
+        return epochs_of(self._graph, self._settled)
 
     def epochs(self) -> tuple[Epoch, ...]:
         """All epochs, earlier first, those that do not stand among them."""
@@ -383,104 +279,48 @@ class Chain:
     @functools.cached_property
     def epoch_tips(self) -> tuple[Epoch, ...]:
         """The standing epochs that no later standing epoch has in its past. More than one after a merge."""
-        nodes = [node for node in map(self._graph.get, self._epochs) if node is not None]
-        standing = [node for node in nodes if self._epochs[node.hash].standing]
-        covered = 0
-        for node in standing:
-            covered |= node.past & ~(1 << node.index)
-        return tuple(self._epochs[node.hash] for node in standing if not covered >> node.index & 1)
+        return tips_of(self._graph, self._epochs)
 
     @functools.cached_property
     def current_epoch(self) -> Epoch | None:
         """The epoch to write with. Of several tips: the one that reaches fewest devices which no longer belong, then
         the root-signed, then that of the senior signer, then the lowest hash."""
-        ranks = {device.public: rank for rank, device in enumerate(self._devices.values(), start=1)}
-        ranks[self.root_public] = 0
-        return min(
-            self.epoch_tips,
-            key=lambda epoch: (self._strays(epoch), ranks.get(epoch.signer, len(ranks)), epoch.epoch_id),
-            default=None,
-        )
-
-    def _strays(self, epoch: Epoch) -> int:
-        return sum(1 for public in epoch.wraps if public != self.root_public and not self.is_member(public))
+        return current_of(self._graph, self._settled, self.epoch_tips)
 
     def wraps_for(self, public: bytes) -> tuple[tuple[bytes, bytes, bytes], ...]:
-        """Rows of epoch id, ephemeral key and wrapped key that were given to a device when it was added."""
+        """Rows of epoch id, ephemeral key and wrapped key that were given to a device with its certificates."""
         found = []
-        for node in sorted(self._graph.adds_of(public), key=_place):
+        graph = self._graph
+        for node in sorted(graph.certificates_of(public, graph.everything), key=lambda one: one.place):
             body = node.entry.body
             found += [(epoch_id, body["ephemeral"], wrapped) for epoch_id, wrapped in body["epochs"]]
         return tuple(found)
 
+    # --- communes ----------------------------------------------------------------------------------------------------
 
-def _take_in(graph: Graph, waiting: dict[bytes, Entry], rejected: dict[bytes, ProtocolError]) -> tuple[bytes, ...]:
-    """Moves entries whose parents are all there from `waiting` into the graph, until no more can move."""
-    added: list[bytes] = []
-    children: dict[bytes, list[bytes]] = {}
-    lacking: dict[bytes, int] = {}
-    ready: list[bytes] = []
-    for name, entry in waiting.items():
-        lacking[name] = sum(parent not in graph for parent in entry.parents)
-        for parent in entry.parents:
-            children.setdefault(parent, []).append(name)
-        if not lacking[name]:
-            ready.append(name)
-    while ready:
-        name = ready.pop()
-        entry = waiting.pop(name)
-        try:
-            members = check_entry(graph, entry)
-        except ProtocolError as error:
-            rejected[name] = error
-            continue
-        graph.add(entry, members)
-        added.append(name)
-        for child in children.get(name, ()):
-            lacking[child] -= 1
-            if not lacking[child]:
-                ready.append(child)
-    for name in waiting:
-        rejected[name] = EntryOrphan("A chain entry follows one that is missing here or was refused. Sync again.")
-    return tuple(added)
+    @functools.cached_property
+    def _consents(self) -> dict[bytes, Consent]:
+        return consents_of(self._graph, self._settled)
+
+    def consents(self) -> tuple[Consent, ...]:
+        """Of each commune that the household ever spoke of, whether it takes part."""
+        return tuple(self._consents.values())
+
+    def consent(self, commune: bytes) -> Consent | None:
+        """Whether the household takes part in this commune; None if it never said so, which means no."""
+        return self._consents.get(commune)
+
+    @functools.cached_property
+    def _bases(self) -> dict[bytes | None, AdoptedBase]:
+        return bases_of(self._graph, self._settled)
+
+    def bases(self) -> tuple[AdoptedBase, ...]:
+        """The base in force for each commune, and for the household itself, if one was adopted."""
+        return tuple(self._bases.values())
+
+    def base_of(self, commune: bytes | None) -> AdoptedBase | None:
+        """The base in force for this commune, or with None for the household itself."""
+        return self._bases.get(commune)
 
 
-def _place(node: Node) -> tuple[int, bytes]:
-    """The same on every replica."""
-    return node.height, node.hash
-
-
-def _devices_of(graph: Graph, settled: Settlement) -> dict[bytes, Device]:
-    """All devices by key, seniors first, with the names made unique."""
-    found: dict[bytes, Device] = {}
-    names: set[str] = set()
-    for public in sorted(graph.device_keys(), key=graph.seniority):
-        standing = settled.adds.get(public)
-        # Of certificates that all fell, the lowest is shown, not the one that came first.
-        node: Node = standing[0] if standing else min(graph.adds_of(public), key=_place)
-        revokes = sorted(settled.revokes[public], key=_place)
-        body = node.entry.body
-        name: str = body["name"]
-        if settled.live(public):
-            if name.casefold() in names:
-                name = f"{name}-{fingerprint(public)[:4].lower()}"
-            names.add(name.casefold())
-        found[public] = Device(
-            name=name,
-            public=public,
-            box_public=body["box"],
-            role=body["role"],
-            tier=body["tier"],
-            expires_s=body["expires"],
-            entry=node.hash,
-            height=node.height,
-            added_s=node.entry.time_s,
-            added_by=node.entry.signer,
-            revoked=bool(revokes),
-            void=not standing,
-            revoke_reason=revokes[0].entry.body["reason"] if revokes else "",
-        )
-    return found
-
-
-__all__ = ["Chain", "Device", "Epoch", "Merged", "Rejected"]
+__all__ = ["Chain", "Merged"]

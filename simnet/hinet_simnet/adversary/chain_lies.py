@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hinet_protocol.chain import Chain
+from hinet_protocol.chain.bodies import DEVICE_ADD, DEVICE_REVOKE, EPOCH_NEW
 from hinet_protocol.chain.build import make_epoch
-from hinet_protocol.chain.entries import DEVICE_ADD, DEVICE_REVOKE, EPOCH_NEW, entry_hash, sign_entry
+from hinet_protocol.chain.entries import entry_hash, sign_entry
 from hinet_protocol.errors import ProtocolError
 from hinet_protocol.identity import DeviceKeys
 from hinet_protocol.messages import ChainEntries, ChainGet, ChainNotice, Hello, Ready

@@ -191,7 +191,8 @@ class Inviter:
     def _withdraw(self, selector: str) -> None:
         record, entry = self._store.get(selector), self._open.get(selector)
         if record is not None and record.state == "open" and self._store.left_s(record) > 0:
-            self._store.save(record.cancel())  # an expired one stays so: a late joiner is told that, and no other story
+            # An expired one stays so: a late joiner is told that, and no other story.
+            self._store.save_if_possible(record.cancel())
         if entry is not None:
             self._end(entry, InvitationExpired("The invitation was withdrawn."))
 
@@ -272,5 +273,5 @@ class Inviter:
     def _withdraw_declined(self, entry: _Open, error: JoinDeclined) -> None:
         record = self._store.get(entry.selector)
         if record is not None:
-            self._store.save(record.cancel())
+            self._store.save_if_possible(record.cancel())
         self._end(entry, error)

@@ -43,7 +43,7 @@ class JoinWork:
         if machine.invitation is not None:
             self.selector = machine.invitation.selector
         if isinstance(action, join.RecordFailure):
-            self._store.save(self._store.follow(action.invitation))
+            self._store.save_if_possible(self._store.follow(action.invitation))
             return None
         if isinstance(action, join.AskApproval):
             nursery.start_soon(self._ask_owner, action, post)
@@ -79,10 +79,10 @@ class JoinWork:
                 keyring=None if action.role == "keeper" else membership.keyring,
                 ephemeral_seed=None if action.role == "keeper" else randomness.draw(32))])
         except (ProtocolError, NodeError) as error:
-            self._store.save(record.release())
+            self._store.save_if_possible(record.release())
             return join.Aborted(error if isinstance(error, ProtocolError) else
                                 JoinError(f"The inviting device could not make the certificate: {error}"))
         self.certified = {"name": action.name, "role": action.role, "tier": action.tier,
                           "fingerprint": fingerprint(action.public), "public": action.public.hex()}
-        self._store.save(record.certify())
+        self._store.save_if_possible(record.certify())
         return join.Certified(membership.chain().raws())

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from hinet_node.errors import NetworkError
+from hinet_node.errors import NetworkError, NodeError
 from hinet_node.ports import Connection, Network, Randomness
 from hinet_node.sessions.address_book import AddressBook
 from hinet_node.sessions.session import ChainStore, Session
@@ -148,7 +148,7 @@ class Dialler:
                 target.public = (await self._caller.dial([key], timeout_s=DIAL_S)).public
             # Failures are forgotten once the session has lasted: one that is closed at once is one more failure.
             target.opened_s = trio.current_time()
-        except NetworkError as error:
+        except NodeError as error:  # a network's, or a usage error: an address in the settings that is none
             if error.code == "E_SELF":
                 target.public = self._caller.public
             self._put_off(target)
@@ -175,12 +175,12 @@ async def race(network: Network, addresses: Sequence[str], expected_public: byte
     Errors: `NetworkError` that names each try.
     """
     won: list[Connection] = []
-    failures: list[NetworkError] = []
+    failures: list[NodeError] = []
 
     async def attempt(address: str, failed: trio.Event) -> None:
         try:
             connection = await network.dial(address, expected_public, timeout_s)
-        except NetworkError as error:
+        except NodeError as error:
             failures.append(error)
             failed.set()
             return

@@ -292,6 +292,27 @@ def test_a_full_disk_at_the_inviter_opens_the_invitation_again() -> None:
     trio.run(main)
 
 
+def test_wrong_tries_while_the_inviters_disk_is_full_are_counted_and_end_nothing() -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        async with household(disk) as first:
+            shown, ticket = await first.invite(), await first.invite(carrier="ticket")
+            disk.full = True
+            for _ in range(3):
+                with pytest.raises(CodeWrong):
+                    await join_with(wrong(shown["code"]), first.addresses)
+            with pytest.raises(InvitationBurned):
+                await join_with(shown["code"], first.addresses)
+            await first.inviter.verbs()["invite.cancel"]({"selector": ticket["selector"]}, lambda progress: None)
+            disk.full = False
+        async with household(disk) as again:
+            assert again.inviter.open_invitations() == [], "what was closed stays closed after a start"
+            with pytest.raises(CodeUnknown):
+                await join_with(ticket["ticket"], again.addresses)
+
+    trio.run(main)
+
+
 def test_an_inviter_killed_after_consuming_opens_a_ticket_again_and_cancels_a_code() -> None:
     async def main() -> None:
         disk = MemoryDisk()

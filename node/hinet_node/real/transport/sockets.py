@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, overload
 
 import trio
@@ -50,7 +51,8 @@ class ListenAddresses(Sequence[str]):
 
     def _now(self) -> tuple[str, ...]:
         if trio.current_time() - self._read_at_s >= ADDRESSES_REFRESH_S:
-            self._addresses = tuple(str(address) for address in dialable(self._listening, self._only))
+            with suppress(OSError):  # such as no file descriptor left to ask the kernel with: what was known stays
+                self._addresses = tuple(str(address) for address in dialable(self._listening, self._only))
             self._read_at_s = trio.current_time()
         return self._addresses
 
@@ -160,11 +162,11 @@ def _listening_at(listener: trio.SocketListener) -> Address:
 def _peer_of(stream: trio.SocketStream) -> str:
     try:
         host, port, *more = stream.socket.getpeername()
-    except OSError:
+        zone = socket.if_indextoname(more[1]) if more and more[1] else ""
+    except OSError:  # the peer left at once, or the interface did
         return "a peer that left at once"
     if not more:
         return str(Address("ip4", host, port))
-    zone = socket.if_indextoname(more[1]) if more[1] else ""
     return str(Address("ip6", host.split("%")[0], port, zone))
 
 

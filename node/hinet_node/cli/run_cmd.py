@@ -26,6 +26,8 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
         static: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="A sibling on another network: "
                                                                                  "/ip4/1.2.3.4/tcp/4001 or "
                                                                                  "1.2.3.4:4001.")] = None,
+        interface: Annotated[str, typer.Option(metavar="NAME", help="Be found and look for siblings on this network "
+                                                                    "interface only, such as eth0 or lo.")] = "",
         no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Neither announce nor look for siblings "
                                                                           "on the LAN.")] = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log to the file only.")] = False) -> None:
@@ -37,6 +39,10 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
 
     folder = context.home_path()
     home.require_identity(folder)
+    if interface:
+        from hinet_node.real.interfaces import require_interface
+
+        require_interface(interface)
     with home.locked(folder):
         import trio
 
@@ -47,7 +53,8 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
 
         RealDisk(folder).remove_leftovers()
         config = configs.read(RealDisk(folder))
-        config = replace(config, port=config.port if port is None else port, listen=tuple(listen or config.listen),
+        config = replace(config, interface=interface or config.interface,
+                         port=config.port if port is None else port, listen=tuple(listen or config.listen),
                          static=tuple(multiaddr(one) for one in (*config.static, *(static or ()))))
         ports = real_ports.build(folder, config)
         membership = Membership.load(ports.disk, ports.randomness, ports.clock)

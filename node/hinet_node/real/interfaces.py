@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 import ifaddr
 
+from hinet_node.errors import UsageError
 from hinet_node.sessions.addresses import Address
 
 _DECOY = re.compile(
-    r"(docker|br-(?!lan)|veth|virbr|vboxnet|vmnet|vnet|tun|tap|wg|utun|ppp|tailscale|ts\d|zt|cni|flannel|cali|lxc|lxd|podman|"
-    r"awdl|llw|ipsec|gif|stf|anpi|nordlynx|proton|bridge\d|ifb|dummy|sit|ip6tnl|gre|kube)", re.IGNORECASE)
+    r"(docker|br-(?!lan)|veth|virbr|vboxnet|vmnet|vnet|tun|tap|wg|utun|ppp|tailscale|ts\d|zt|cni|flannel|cali|lxc|lxd|"
+    r"podman|awdl|llw|ipsec|gif|stf|anpi|nordlynx|proton|bridge\d|ifb|dummy|sit|ip6tnl|gre|kube)", re.IGNORECASE)
 _SIOCGIFFLAGS = 0x8913
 _FLAGS_UP = 0x1 | 0x40
 """Wanted up, and with a carrier: what an unplugged cable leads to can't be dialled."""
@@ -62,6 +63,16 @@ def interfaces(only: Sequence[str] | None = None, *, loopback: bool = False) -> 
         if wanted:
             found.append(interface)
     return sorted(found, key=lambda interface: (interface.is_loopback, interface.name))
+
+
+def require_interface(name: str) -> tuple[str, ...]:
+    """The IP addresses that an interface has now, for an owner who named it. Errors: `UsageError` when there is none of
+    this name, naming those that there are."""
+    names = [known for _, known in socket.if_nameindex()]
+    if name not in names:
+        raise UsageError(f"this machine has no network interface {name!r}", code="E_NO_INTERFACE",
+                         next_step=f"one of: {', '.join(names)}   (ip -br addr shows their addresses)")
+    return tuple(host for interface in interfaces([name]) for host in (*interface.ip4, *interface.ip6))
 
 
 def dialable(listening: Sequence[Address], only: Sequence[str] | None = None) -> list[Address]:

@@ -16,7 +16,7 @@ import trio
 
 from hinet_node.errors import NetworkError, PortBusy
 from hinet_node.real.interfaces import dialable
-from hinet_node.sessions.addresses import Address
+from hinet_node.sessions.addresses import Address, parse_address
 
 ADDRESSES_REFRESH_S = 1.0
 
@@ -130,6 +130,12 @@ async def open_listeners(addresses: Sequence[Address]) -> list[trio.SocketListen
             listener.socket.close()
         raise
     return listeners
+
+
+async def check_listening(addresses: Sequence[str]) -> None:
+    """Whether all of them could be listened on now; nothing is left open. Errors: as `open_listeners`."""
+    for listener in await open_listeners([parse_address(text) for text in addresses]):
+        listener.socket.close()
 
 
 def _listen(address: Address, port: int) -> trio.SocketListener:

@@ -516,6 +516,22 @@ def test_both_ends_keep_the_same_one_of_two_connections(pair: tuple[End, End]) -
     assert verdict(b, b, own=a.device, first_dialled_by_us=True, second_dialled_by_us=True) == session.KEEP_SECOND
 
 
+@pytest.mark.parametrize("first_is_ours", [True, False])
+def test_a_connection_that_was_open_long_gives_way_to_a_new_one_whoever_dialled_them(pair: tuple[End, End],
+                                                                                     first_is_ours: bool) -> None:
+    left, right = pair
+    kept = {}
+    for open_ms in (limits.twin_sessions_ms - 1, limits.twin_sessions_ms):
+        kept[open_ms] = [
+            session.session_verdict(other, other, own=own.device, first_dialled_by_us=ours, first_open_ms=open_ms,
+                                    second_dialled_by_us=not ours)
+            for own, other, ours in ((left.state.own, right.state.own, first_is_ours),
+                                     (right.state.own, left.state.own, not first_is_ours))]
+    young, old = kept.values()
+    assert young[0] == young[1]
+    assert old == [session.KEEP_SECOND] * 2
+
+
 ANY = st.sampled_from(
     [
         m.Ready(), m.Ping(1), m.Pong(1), m.Goodbye("OK", ""), m.Goodbye("E_CLONE", "x"), m.ChainGet(()),

@@ -68,15 +68,17 @@ class Membership:
     def adopt(cls, disk: Disk, randomness: Randomness, clock: Clock, keys: DeviceKeys, chain: Chain) -> Membership:
         """Take up a chain that names these keys (after `found` or a join): keys first, then chain, then head.
 
-        The home belongs to the household once `chain/head` is there; a failure before that leaves it free.
+        The home belongs to the household once `chain/head` is there; a failure before that leaves it free. A key that
+        was there before stays: there may be a certificate for it already, which the next join takes up.
         """
         refuse_second(disk)
+        made = (CHAIN_HEAD, _segment_name(0), *(() if disk.exists(DEVICE_KEY) else (DEVICE_KEY,)))
         try:
             disk.write_atomic(DEVICE_KEY, keys.to_bytes(), private=True)
             _write_segment(disk, 0, chain.raws())
             _write_head(disk, chain)
         except BaseException:
-            for name in (CHAIN_HEAD, _segment_name(0), DEVICE_KEY):
+            for name in made:
                 disk.remove(name)
             raise
         return cls(disk, randomness, clock, keys, chain)

@@ -38,6 +38,7 @@ class Wish:
     listen: tuple[str, ...] = ()
     port: int | None = None
     static: tuple[str, ...] = ()
+    interface: str = ""
     discover: bool = True
     quiet: bool = False
 
@@ -90,7 +91,7 @@ def run(wish: Wish) -> None:
         RealDisk(folder).remove_leftovers()
         config = configs.read(RealDisk(folder))
         config = replace(config, port=config.port if wish.port is None else wish.port,
-                         listen=wish.listen or config.listen,
+                         listen=wish.listen or config.listen, interface=wish.interface or config.interface,
                          static=tuple(multiaddr(one) for one in config.static) + wish.static)
         ports = real_ports.build(folder, config)
         membership = Membership.load(ports.disk, ports.randomness, ports.clock)

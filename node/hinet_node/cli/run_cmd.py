@@ -19,6 +19,8 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
         static: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="A sibling on another network: "
                                                                                  "/ip4/1.2.3.4/tcp/4001 or "
                                                                                  "1.2.3.4:4001.")] = None,
+        interface: Annotated[str, typer.Option(metavar="NAME", help="Be found and look for siblings on this network "
+                                                                    "interface only, such as eth0 or lo.")] = "",
         no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Neither announce nor look for siblings "
                                                                           "on the LAN.")] = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log to the file only.")] = False) -> None:
@@ -27,6 +29,11 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
 
     folder, given = context.home_path(), context.current
     home.require_identity(folder)
+    if interface:
+        from hinet_node.real.interfaces import require_interface
+
+        require_interface(interface)
     agent_process.become(agent_process.Wish(
         home=folder, home_option=given.home_option, json=given.json, debug=given.debug, listen=tuple(listen or ()),
-        port=port, static=tuple(multiaddr(one) for one in static or ()), discover=not no_discovery, quiet=quiet))
+        port=port, static=tuple(multiaddr(one) for one in static or ()), interface=interface,
+        discover=not no_discovery, quiet=quiet))

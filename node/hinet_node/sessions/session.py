@@ -75,6 +75,7 @@ class Session:
         """Set when the session is open, or over without having been."""
         self.over = trio.Event()
         self.is_open = False
+        self.opened_ms = 0
         self.shown = False
         """Whether `Peers` has told the node that this session opened; then it also tells that it closed."""
         self.error: ProtocolError | None = None
@@ -152,11 +153,11 @@ class Session:
         if not self._machine.importing:
             self.feed(machine.ChainChanged(self._owner.store.chain()))
 
-    async def lives(self) -> bool:
-        """Probe the peer: whether it answers within the time that SPEC gives a clone."""
+    async def lives(self, timeout_s: float = limits.clone_probe_ms / 1000) -> bool:
+        """Probe the peer: whether it answers in time, by default that which SPEC gives a clone."""
         probed_ms = self._owner.now_ms()
         self.feed(machine.Probe())
-        with trio.move_on_after(limits.clone_probe_ms / 1000):
+        with trio.move_on_after(timeout_s):
             while not machine.answered_probe(self._machine, probed_ms):
                 if self.over.is_set() or self._machine.phase == "closed":
                     return False
@@ -200,6 +201,7 @@ class Session:
                 self._start(self._import, action.entries)
             elif isinstance(action, machine.Opened):
                 self._device, self._hello, self.is_open = action.device, action.hello, True
+                self.opened_ms = self._owner.now_ms()
                 self._rearm.set()
                 self.settled.set()
                 self._owner.opened(self)

@@ -156,7 +156,7 @@ class _Attempt:
             try:
                 stored.append(Membership.adopt(ports.disk, ports.randomness, ports.clock, self._keys, action.chain))
                 AddressBook(ports.disk).keep(connection.remote_public, connection.remote_address, ())
-                seen.write(ports.disk, {connection.remote_public: int(ports.clock.now_unix_s())})
+                seen.write(ports.disk, {connection.remote_public: seen.Sighting(int(ports.clock.now_unix_s()))})
             except NodeError as error:
                 failure = JoinError(f"The new device could not keep what it was given: {error}")
                 failure.__cause__ = error

@@ -111,7 +111,7 @@ def run_command(command: commands.Command, rest: list[str]) -> int:
     """Import the command's module and run it; returns its exit code."""
     import importlib
 
-    module_name, _, attribute = command.target.partition(":")
+    module_name, _, attribute = (command.target if rest else command.bare or command.target).partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as missing:

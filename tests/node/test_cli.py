@@ -389,40 +389,6 @@ def test_invite_times_are_read_and_nonsense_is_refused() -> None:
             duration_s(text)
 
 
-# ---- the service -----------------------------------------------------------------------------------------------------
-
-
-def test_the_service_unit_is_hardened_and_names_this_home(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("service", "install", "--dry-run")
-    assert code == 0
-    assert "would be written to" in err
-    for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", f"ReadWritePaths={tmp_path / 'home'} %t", "UMask=0077",
-                 "Restart=on-failure", "WantedBy=default.target"):
-        assert line in out
-    assert not (Path.home() / ".config/systemd/user/hinet-node.service").exists() or "-m hinet_node --home" in out
-
-
-def test_units_of_different_homes_have_different_names_and_odd_paths_are_quoted() -> None:
-    from hinet_node.local import unit as service
-
-    first = service.describe(Path("/a"), default_home=False)
-    second = service.describe(Path("/b"), default_home=False)
-    assert first.name != second.name != service.describe(Path("/c"), default_home=True).name
-    text = service.systemd_text(Path('/with space/100%/"q"'), "/usr/bin/python3")
-    assert 'ReadWritePaths="/with space/100%%/\\"q\\"" %t' in text
-    assert "<string>/a&amp;b</string>" in service.launchd_text("x", Path("/a&b"), "python3")
-
-
-def test_a_machine_without_a_service_manager_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hinet_node.local import unit as service
-
-    lone = service.Service("none", "x.service", Path("/nowhere/x.service"), "")
-    with pytest.raises(NodeError) as caught:
-        service.install(lone)
-    assert caught.value.code == "E_NO_SERVICE_MANAGER"
-    assert "hinet-node run" in (caught.value.next_step or "")
-
-
 def test_help_texts_of_the_table_fit_a_terminal() -> None:
     assert all(len(line) <= 80 for line in root.help_text().split("\n"))
 

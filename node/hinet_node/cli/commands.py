@@ -50,7 +50,10 @@ COMMANDS: tuple[Command, ...] = (
             LEARNING),
     Command("ask", "hinet_node.cli.ask_cmd:ask", "Ask the personal model a question", LEARNING),
     Command("base", "hinet_node.cli.base_cmd:app", "Show or import the base model", LEARNING),
-    Command("service", "hinet_node.cli.service_cmd:app", "Keep the agent running in the background", MACHINE),
+    Command("up", "hinet_node.cli.up_cmd:up", "Start the agent in the background", MACHINE),
+    Command("down", "hinet_node.cli.up_cmd:down", "Stop the agent", MACHINE),
+    Command("logs", "hinet_node.cli.logs_cmd:logs", "What the agent wrote into its log", MACHINE),
+    Command("service", "hinet_node.cli.service_cmd:app", "Start the agent at each login, and keep it running", MACHINE),
     Command("version", "hinet_node.cli.version_cmd:version", "Versions of this program and of what it speaks", MACHINE),
 )
 

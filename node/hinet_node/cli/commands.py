@@ -54,6 +54,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("down", "hinet_node.cli.up_cmd:down", "Stop the agent", MACHINE),
     Command("logs", "hinet_node.cli.logs_cmd:logs", "What the agent wrote into its log", MACHINE),
     Command("service", "hinet_node.cli.service_cmd:app", "Start the agent at each login, and keep it running", MACHINE),
+    Command("completion", "hinet_node.cli.completion_cmd:completion", "Print a script that completes what you type",
+            MACHINE),
     Command("version", "hinet_node.cli.version_cmd:version", "Versions of this program and of what it speaks", MACHINE),
 )
 

@@ -29,6 +29,7 @@ from hinet_node.ports import Ports
 from hinet_node.sessions import seen
 from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
+from hinet_protocol.errors import CloneDetected
 from hinet_protocol.identity import fingerprint
 
 Log = Callable[[str], None]
@@ -58,6 +59,7 @@ class Agent:
         self.last_seen: dict[bytes, seen.Sighting] = {}
         self.clock_offsets_s: dict[bytes, int] = {}
         self.refused: dict[bytes, str] = {}
+        self.clones: dict[bytes, str] = {}
         self._listen = tuple(config.listen_addresses() if listen is None else listen)
         self._socket = socket
         self._vault_settings = vault_settings
@@ -154,7 +156,11 @@ class Agent:
         else:
             self.log(f"{name} was refused: {event.reason}")
             if self.membership.chain().is_member(event.public):
-                self.refused[event.public] = event.reason  # such as a copied home: two devices under one key
+                self.refused[event.public] = event.reason
+        if event.code == CloneDetected.code:
+            self.clones[event.public] = event.reason  # a copied home: two devices under one key
+        if event.kind == "opened":
+            self.clones.pop(event.public, None)
         if event.kind != "refused":
             self.refused.pop(event.public, None)
             if event.session is not None:

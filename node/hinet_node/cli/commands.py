@@ -50,6 +50,8 @@ COMMANDS: tuple[Command, ...] = (
             LEARNING),
     Command("ask", "hinet_node.cli.ask_cmd:ask", "Ask the personal model a question", LEARNING),
     Command("base", "hinet_node.cli.base_cmd:app", "Show or import the base model", LEARNING),
+    Command("doctor", "hinet_node.cli.doctor_cmd:doctor", "Check this machine, and say how to mend what is wrong",
+            MACHINE),
     Command("up", "hinet_node.cli.up_cmd:up", "Start the agent in the background", MACHINE),
     Command("down", "hinet_node.cli.up_cmd:down", "Stop the agent", MACHINE),
     Command("logs", "hinet_node.cli.logs_cmd:logs", "What the agent wrote into its log", MACHINE),

@@ -22,6 +22,7 @@ from hinet_node.belonging.household import (
 )
 from hinet_node.local.vault_verbs import vault_status
 from hinet_node.sessions import seen
+from hinet_protocol.errors import CloneDetected
 
 if TYPE_CHECKING:
     from hinet_node.agent import Agent
@@ -105,7 +106,8 @@ def _household(agent: Agent) -> dict[str, Any]:
     for device in found["devices"]:
         here = open_now.get(bytes.fromhex(device["public"]))
         if here is not None and device["state"] == "away":
-            device.update(state="connected", via="relayed" if here.relayed else "direct")
+            device.update(state="connected", via="relayed" if here.relayed else "direct",
+                          clock_offset_s=agent.clock_offsets_s.get(bytes.fromhex(device["public"])))
         elif device["state"] == "this":
             device.update(version=agent.version or None, backends=list(agent.machine.backends),
                           memory_bytes=agent.machine.memory_bytes or None,
@@ -125,7 +127,11 @@ def _with_vault(household: dict[str, Any], vault: Mapping[str, Any]) -> dict[str
 
 def _warnings(agent: Agent, household: Mapping[str, Any]) -> list[dict[str, str]]:
     found = household_warnings(agent.membership, household, agent.ports.clock.now_unix_s())
+    for reason in agent.clones.values():
+        found.append(warning(CloneDetected.code, reason, "on one of the two: hinet-node init --rekey"))
     for public, reason in agent.refused.items():
+        if public in agent.clones:
+            continue
         name = agent.membership.names().get(public, "a device")
         found.append(warning("E_REFUSED", f"{name} was refused: {reason}", "on both devices: hinet-node doctor"))
     for session in agent.peers.sessions:

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from hinet_node import home
+from hinet_node.local import background, unit
 from hinet_node.local.client import agent_answers
+from hinet_node.local.unit_text import systemd_text
 
 Line = Callable[..., subprocess.CompletedProcess[str]]
 LOOPBACK = 'listen = ["127.0.0.1"]\ninterface = "lo"\n'
@@ -84,6 +86,49 @@ def test_what_keeps_the_agent_from_starting_is_said_with_its_own_code(line: Line
     (tmp_path / "home" / "device.key").chmod(0o644)
     assert found(line("up", "--json"), 4)["code"] == "E_KEY_OPEN"
     assert not agent_answers(tmp_path / "home")
+
+
+MANAGER = """#!/bin/sh
+# A user manager of one unit, as far as `up` and `down` need it: it runs what the unit's ExecStart says.
+echo "$*" >> "$RECORD"
+case "$*" in
+  *is-active*) test -s "$RECORD.pid" && kill -0 "$(cat "$RECORD.pid")" 2>/dev/null ;;
+  *start*) setsid $(sed -n 's/^ExecStart=//p' "$UNIT") < /dev/null > /dev/null 2>&1 & echo $! > "$RECORD.pid" ;;
+  *stop*) kill "$(cat "$RECORD.pid")"; rm -f "$RECORD.pid" ;;
+esac
+"""
+
+
+def test_where_a_service_is_installed_up_and_down_go_through_its_manager(
+        line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(tmp_path / "home")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "systemctl").write_text(MANAGER)
+    (tmp_path / "bin" / "systemctl").chmod(0o755)
+    service = unit.Service("systemd", "hinet-node.service", tmp_path / "hinet-node.service", systemd_text(
+        Path(folder), sys.executable))
+    service.path.write_text(service.text)
+    for name, value in (("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"),
+                        ("RECORD", str(tmp_path / "record")), ("UNIT", str(service.path)),
+                        ("PYTHONPATH", os.pathsep.join(sys.path))):
+        monkeypatch.setenv(name, value)
+    begun = background.start(folder, service)
+    assert (begun.changed, begun.by) == (True, "service")
+    assert begun.process_id == int((tmp_path / "record.pid").read_text())
+    assert background.start(folder, service) == background.Outcome(False, "service", begun.process_id)
+    assert background.stop(folder, service) == background.Outcome(True, "service", begun.process_id)
+    assert home.lock_holder(folder) is None
+    assert not background.stop(folder, service).changed
+    calls = [call for call in (tmp_path / "record").read_text().splitlines() if "is-active" not in call]
+    assert calls == ["--user start hinet-node.service", "--user stop hinet-node.service"]
+
+
+def test_an_agent_that_runs_beside_an_installed_service_is_stopped_too(line: Line, tmp_path: Path) -> None:
+    service = unit.Service("systemd", "hinet-node.service", tmp_path / "hinet-node.service", "")
+    found(line("up", "--json"))
+    service.path.write_text("")
+    assert background.stop(str(tmp_path / "home"), service).by == "process"
+    assert home.lock_holder(tmp_path / "home") is None
 
 
 def test_up_before_init_says_what_to_type(line: Line, tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ __all__ = [
 class Session:
     """One end of a session. `peer` is the Ed25519 key that Noise proved; it never changes.
 
-    `phase`: greeting, judging, waiting, open, closed. `own` is the hello that we send.
+    `phase`: greeting, judging, waiting, open, closed. `own` is the hello that we send; `peer_heads` are the heads of
+    the chain that the peer last said it holds.
     """
 
     own: Hello
@@ -130,6 +131,7 @@ class Session:
     answering: frozenset[int] = frozenset()
     last_asked: int = 0
     last_pong: int = -1
+    peer_heads: tuple[bytes, ...] = ()
     error: ProtocolError | None = None
 
     @classmethod
@@ -221,7 +223,7 @@ class Session:
         if isinstance(message, ChainEntries):
             return self._chain_entries(message)
         if isinstance(message, ChainNotice):
-            return self._pull(message.heads)
+            return replace(self, peer_heads=message.heads)._pull(message.heads)
         if isinstance(message, Ready):
             if self.peer_ready:
                 raise SessionViolation("The peer said Ready twice.")
@@ -248,7 +250,7 @@ class Session:
             )
         if hello.identity_id != self.own.identity_id:
             raise Stranger("The two devices belong to different identities.")
-        state = replace(self, phase="judging", hello=hello, version=max(shared))
+        state = replace(self, phase="judging", hello=hello, version=max(shared), peer_heads=hello.heads)
         known = state.device
         if known is not None and not known.live:
             raise _revoked(known)

@@ -233,6 +233,17 @@ def test_growth_of_the_chain_reaches_the_other_side(household: Any, pair: tuple[
     assert left.state.phase == right.state.phase == "open"
 
 
+def test_each_side_knows_how_much_of_the_chain_the_other_says_it_holds(household: Any, pair: tuple[End, End]) -> None:
+    left, right = pair
+    known_to_both = household.chain.heads
+    assert left.state.peer_heads == right.state.peer_heads == known_to_both
+    household.add("cora")
+    left.step(session.ChainChanged(household.chain))
+    assert left.state.peer_heads == known_to_both, "nothing was said yet"
+    exchange(left, right)
+    assert left.state.peer_heads == right.state.peer_heads == household.chain.heads
+
+
 def test_both_sides_growing_at_once_come_to_one_chain(household: Any, pair: tuple[End, End]) -> None:
     left, right = pair
     start = household.chain

@@ -196,7 +196,7 @@ class _Attempt:
             assert isinstance(action, join.StoreChain), f"a joiner has no action {type(action).__name__}"
             try:
                 AddressBook(ports.disk).keep(connection.remote_public, connection.remote_address, ())
-                seen.write(ports.disk, {connection.remote_public: int(ports.clock.now_unix_s())})
+                seen.write(ports.disk, {connection.remote_public: seen.Sighting(int(ports.clock.now_unix_s()))})
                 self._settle(action.device)
                 stored.append(Membership.adopt(ports.disk, ports.randomness, ports.clock, self._keys, action.chain))
             except NodeError as error:

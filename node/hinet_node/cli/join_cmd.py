@@ -141,7 +141,7 @@ def _report(news: dict[str, str]) -> None:
 
 
 def _lines(data: dict[str, Any]) -> list[str]:
-    from hinet_node.cli.status_cmd import device_table
+    from hinet_node.cli.device_table import device_table
 
     device = data["device"]
     return [f"{output.style(output.clean(device['name']), 'bold')} belongs to identity {data['identity']['id']} now "

@@ -56,12 +56,14 @@ class LocalFacts:
 
 @dataclass(frozen=True)
 class PeerEvent:
-    """Something happened to a session. `kind` is "opened", "closed" or "refused" (no session came of it)."""
+    """Something happened to a session. `kind` is "opened", "closed" or "refused" (no session came of it); `code` is
+    that of the error that ended it, "" without one."""
 
     kind: str
     public: bytes
     reason: str
     session: Session | None = None
+    code: str = ""
 
 
 class Peers:
@@ -292,10 +294,11 @@ class Peers:
             self._ended.set()
             if self._sessions.get(session.public) is session:
                 del self._sessions[session.public]
+            code = "" if session.error is None else session.error.code
             if session.shown:
-                self._tell(PeerEvent("closed", session.public, session.reason, session))
+                self._tell(PeerEvent("closed", session.public, session.reason, session, code))
             elif session.error is not None:
-                self._tell(PeerEvent("refused", session.public, session.reason))
+                self._tell(PeerEvent("refused", session.public, session.reason, code=code))
             self._dialler.look(session.public)
 
     def _tell(self, event: PeerEvent) -> None:
@@ -362,7 +365,7 @@ class Peers:
             where = ", ".join(announcement.addresses[:2])
             self._tell(PeerEvent("refused", self.public, str(CloneDetected(
                 f"Another machine is live with this device's own key ({where}): its disk or home was copied. Run "
-                "`hinet-node init --rekey` on one of the two."))))
+                "`hinet-node init --rekey` on one of the two.")), code=CloneDetected.code))
 
 
 def _refuse_clone(session: Session) -> None:

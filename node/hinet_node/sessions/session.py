@@ -66,6 +66,9 @@ class Session:
     """A session with a member device. Others get it when it is open: both hellos are done, the chains agree, membership
     was judged."""
 
+    relayed: bool = False
+    """Whether its bytes go through another device of the household."""
+
     def __init__(self, owner: Owner, connection: Connection, stream: Stream, own: Hello, *,
                  dialled_by_us: bool) -> None:
         self.address = connection.remote_address
@@ -112,6 +115,11 @@ class Session:
         """What the peer said of itself when the session began."""
         assert self._hello is not None, "only open sessions are handed out"
         return self._hello
+
+    @property
+    def heads(self) -> tuple[bytes, ...]:
+        """The heads of the chain that the peer last said it holds: what it knows of who belongs."""
+        return self._machine.peer_heads
 
     async def request(self, message: Message, *, timeout_s: float = 30.0) -> Message:
         """Send a question and wait for its answer. Errors: `NetworkError` when the session ends or nothing comes within

@@ -30,6 +30,7 @@ from hinet_node.ports import Ports
 from hinet_node.sessions import seen
 from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
+from hinet_protocol.errors import CloneDetected
 from hinet_protocol.identity import fingerprint
 from hinet_protocol.recovering import RECOVER_PROTOCOL
 
@@ -55,9 +56,10 @@ class Agent:
         self.log = log
         self.api = Api()
         self.started_s = ports.clock.now_unix_s()
-        self.last_seen: dict[bytes, int] = {}
+        self.last_seen: dict[bytes, seen.Sighting] = {}
         self.clock_offsets_s: dict[bytes, int] = {}
         self.refused: dict[bytes, str] = {}
+        self.clones: dict[bytes, str] = {}
         self._listen = tuple(config.listen_addresses() if listen is None else listen)
         self._socket = socket
         self._vault_settings = vault_settings
@@ -96,6 +98,7 @@ class Agent:
                 await self._start_parts(nursery)
                 task_status.started(self.addresses)
                 await self._stop.wait()
+                self.remember_siblings()
                 with trio.move_on_after(GOODBYE_S):
                     async with trio.open_nursery() as farewell:
                         for session in self.peers.sessions:
@@ -109,7 +112,7 @@ class Agent:
     async def _start_parts(self, nursery: trio.Nursery) -> None:
         self.inviter = Inviter(self.ports, self.membership, self.log, lambda: self.addresses, discover=self._discover)
         self.learning = Learning(self.ports, self.vault, self.membership)
-        self.peers = Peers(self.ports, self.membership.keys.sign_seed, self.membership, self._facts,
+        self.peers = Peers(self.ports, self.membership.keys.sign_seed, self.membership, self.facts,
                            listen=self._listen, static=self.config.static, discover=self._discover,
                            handlers={JOIN_PROTOCOL: self.inviter.handle,
                                      RECOVER_PROTOCOL: RecoverAnswer(self.membership, self.log).handle})
@@ -133,7 +136,8 @@ class Agent:
         if self._socket is not None:
             await nursery.start(socket_server.serve, self.api, self._socket, self._unexpected)
 
-    def _facts(self) -> LocalFacts:
+    def facts(self) -> LocalFacts:
+        """What this device says of itself to its siblings."""
         bases = tuple(bytes.fromhex(name) for name in self.ports.disk.list("bases") if _is_digest(name))
         return LocalFacts(tier=self.membership.tier, backends=self.machine.backends, bases=bases,
                           memory_bytes=self.machine.memory_bytes, agent_version=self.version)
@@ -157,11 +161,22 @@ class Agent:
         else:
             self.log(f"{name} was refused: {event.reason}")
             if self.membership.chain().is_member(event.public):
-                self.refused[event.public] = event.reason  # such as a copied home: two devices under one key
+                self.refused[event.public] = event.reason
+        if event.code == CloneDetected.code:
+            self.clones[event.public] = event.reason  # a copied home: two devices under one key
+        if event.kind == "opened":
+            self.clones.pop(event.public, None)
         if event.kind != "refused":
             self.refused.pop(event.public, None)
-            self.last_seen[event.public] = int(self.ports.clock.now_unix_s())
+            if event.session is not None:
+                self.last_seen[event.public] = seen.sighting(event.session, self.ports.clock.now_unix_s())
             seen.write(self.ports.disk, self.last_seen)
+
+    def remember_siblings(self) -> None:
+        """Keep what the open sessions tell now, so that the next run of this agent knows it too."""
+        now_s = self.ports.clock.now_unix_s()
+        self.last_seen |= {session.device.public: seen.sighting(session, now_s) for session in self.peers.sessions}
+        seen.write(self.ports.disk, self.last_seen)
 
     def _chain_grew(self) -> None:
         self.tending.chain_grew()

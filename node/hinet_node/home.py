@@ -59,6 +59,18 @@ def check_private(folder: str | Path) -> None:
                                 next_step=f"chmod 600 {path}", code="E_KEY_OPEN")
 
 
+def check_folder(folder: str | Path) -> None:
+    """Refuse a home that other users may write to: they could put another key or chain there. Errors: `NotAuthorised`.
+    """
+    try:
+        mode = stat.S_IMODE(Path(folder).stat().st_mode)
+    except OSError:
+        return  # it is made, private, when it is locked; and `locked` says why it can't be
+    if mode & 0o022:
+        raise NotAuthorised(f"other users may write to {folder} (mode {mode:04o}), so it can't be a home",
+                            next_step=f"chmod 700 {folder}   or choose another folder: --home PATH", code="E_HOME_OPEN")
+
+
 @contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
     """Hold the home's lock; makes the folder (0700) when it is missing.

@@ -106,7 +106,8 @@ __all__ = [
 class Session:
     """One end of a session. `peer` is the Ed25519 key that Noise proved; it never changes.
 
-    `phase`: greeting, judging, waiting, open, closed. `own` is the hello that we send.
+    `phase`: greeting, judging, waiting, open, closed. `own` is the hello that we send; `peer_heads` are the heads of
+    the chain that the peer last said it holds.
     """
 
     own: Hello
@@ -130,6 +131,7 @@ class Session:
     answering: frozenset[int] = frozenset()
     last_asked: int = 0
     last_pong: int = -1
+    peer_heads: tuple[bytes, ...] = ()
     error: ProtocolError | None = None
 
     @classmethod
@@ -221,7 +223,7 @@ class Session:
         if isinstance(message, ChainEntries):
             return self._chain_entries(message)
         if isinstance(message, ChainNotice):
-            return self._pull(message.heads)
+            return replace(self, peer_heads=message.heads)._pull(message.heads)
         if isinstance(message, Ready):
             if self.peer_ready:
                 raise SessionViolation("The peer said Ready twice.")
@@ -248,7 +250,7 @@ class Session:
             )
         if hello.identity_id != self.own.identity_id:
             raise Stranger("The two devices belong to different identities.")
-        state = replace(self, phase="judging", hello=hello, version=max(shared))
+        state = replace(self, phase="judging", hello=hello, version=max(shared), peer_heads=hello.heads)
         known = state.device
         if known is not None and not known.live:
             raise _revoked(known)
@@ -424,12 +426,20 @@ SUSPECT = "suspect"
 
 
 def session_verdict(
-    first: Hello | None, second: Hello, *, own: bytes, second_dialled_by_us: bool, first_dialled_by_us: bool = False
+    first: Hello | None,
+    second: Hello,
+    *,
+    own: bytes,
+    second_dialled_by_us: bool,
+    first_dialled_by_us: bool = False,
+    first_open_ms: int = 0,
 ) -> str:
     """What to do when a session opens while another with the same device key is held.
 
     NEW: there is no other. KEEP_FIRST or KEEP_SECOND: both ends dialled at once; both choose the connection that the
-    lower key dialled, and of two with the same dialler the later, because its other end gave up the first.
+    lower key dialled, and of two with the same dialler the later, because its other end gave up the first. So it has
+    when the first was open for `limits.twin_sessions_ms` (`first_open_ms` says how long): nobody dials a device with
+    which it has a session, so the other end has lost it (its address changed, or it slept), and the second stays.
 
     SUSPECT: the boot nonces differ. Either the device was started anew and the first session is dead, or two machines
     are live under one key. Give the first a Probe; if `answered_probe` says yes within `limits.clone_probe_ms`, close
@@ -439,7 +449,7 @@ def session_verdict(
         return NEW
     if first.boot_nonce != second.boot_nonce:
         return SUSPECT
-    if first_dialled_by_us == second_dialled_by_us:
+    if first_dialled_by_us == second_dialled_by_us or first_open_ms >= limits.twin_sessions_ms:
         return KEEP_SECOND
     ours_wins = own < second.device
     return KEEP_SECOND if second_dialled_by_us == ours_wins else KEEP_FIRST

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from bench import household
-from bench.measure import Bench, Used, command
+from bench.measure import Bench, Used, command, timed
+from hinet_node.local.client import Client
 
 TYPER = "python -c 'import typer'"
+ASKED = 20
 
 
 def run(bench: Bench) -> None:
@@ -23,10 +25,17 @@ def run(bench: Bench) -> None:
     found = _measured({**peers, **ours}, times)
     node.start()
     try:
-        found |= _measured({"status, agent running": node.line("status")}, times)
+        found |= _measured({"status, agent running": node.line("status"), "status --check": node.line(
+            "status", "--check")}, times)
+        answers: list[float] = []
+        for _ in range(ASKED):
+            with timed(answers), Client(node.home) as client:
+                client.call("status", timeout_s=30.0)
     finally:
         node.stop()
-    for name in [*ours, "status, agent running"]:
+    bench.row("status, the agent's answer alone", "s", answers, "hinet-node --help",
+              [one.wall_s for one in found["--help"]])
+    for name in [*ours, "status, agent running", "status --check"]:
         for peer in ("borg --version", TYPER):
             theirs = found.get(peer, [])
             bench.row(f"hinet-node {name}", "s", [one.wall_s for one in found[name]], peer,

@@ -260,9 +260,10 @@ def test_a_copied_home_is_shown_as_a_conflict(household: MakeHousehold) -> None:
     with household("cloud", "laptop", join="code", seed=7) as h:
         h.until_meshed()
         h.clone("laptop", "copy")
-        h.until(lambda: h.agent("cloud").refused)
+        h.until(lambda: h.agent("cloud").clones)
         warnings = h.call("cloud", "status")["warnings"]
-        assert [(one["code"], "laptop was refused" in one["what"]) for one in warnings] == [("E_REFUSED", True)]
+        assert [(one["code"], "'laptop'" in one["what"]) for one in warnings] == [("E_CLONE", True)]
+        assert "--rekey" in warnings[0]["next"]
 
 
 def test_a_wrong_clock_is_a_warning_and_nothing_worse() -> None:

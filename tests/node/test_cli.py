@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -391,7 +392,7 @@ def test_status_works_without_an_agent(initialised: Run) -> None:
     code, out, err = initialised("status")
     assert (code, err) == (0, "")
     assert "first" in out
-    assert "not running; start it: hinet-node run" in out
+    assert "not running; start it: hinet-node up" in out
     found = json.loads(initialised("status", "--json")[1])
     assert found["schema"] == "hinet.status/1"
     assert found["agent"]["running"] is False
@@ -448,40 +449,6 @@ def test_invite_times_are_read_and_nonsense_is_refused() -> None:
             duration_s(text)
 
 
-# ---- the service -----------------------------------------------------------------------------------------------------
-
-
-def test_the_service_unit_is_hardened_and_names_this_home(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("service", "install", "--dry-run")
-    assert code == 0
-    assert "would be written to" in err
-    for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", f"ReadWritePaths={tmp_path / 'home'} %t", "UMask=0077",
-                 "Restart=on-failure", "WantedBy=default.target"):
-        assert line in out
-    assert not (Path.home() / ".config/systemd/user/hinet-node.service").exists() or "-m hinet_node --home" in out
-
-
-def test_units_of_different_homes_have_different_names_and_odd_paths_are_quoted() -> None:
-    from hinet_node.local import unit as service
-
-    first = service.describe(Path("/a"), default_home=False)
-    second = service.describe(Path("/b"), default_home=False)
-    assert first.name != second.name != service.describe(Path("/c"), default_home=True).name
-    text = service.systemd_text(Path('/with space/100%/"q"'), "/usr/bin/python3")
-    assert 'ReadWritePaths="/with space/100%%/\\"q\\"" %t' in text
-    assert "<string>/a&amp;b</string>" in service.launchd_text("x", Path("/a&b"), "python3")
-
-
-def test_a_machine_without_a_service_manager_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hinet_node.local import unit as service
-
-    lone = service.Service("none", "x.service", Path("/nowhere/x.service"), "")
-    with pytest.raises(NodeError) as caught:
-        service.install(lone)
-    assert caught.value.code == "E_NO_SERVICE_MANAGER"
-    assert "hinet-node run" in (caught.value.next_step or "")
-
-
 def test_help_texts_of_the_table_fit_a_terminal() -> None:
     assert all(len(line) <= 80 for line in root.help_text().split("\n"))
 
@@ -492,3 +459,79 @@ def test_json_of_bytes_is_hex(capsys: pytest.CaptureFixture[str]) -> None:
     values: dict[str, Any] = {"key": b"\x01\xff"}
     output.emit("hinet.test/1", values, [])
     assert json.loads(capsys.readouterr().out) == {"schema": "hinet.test/1", "key": "01ff"}
+
+
+# ---- status and devices on a screen ----------------------------------------------------------------------------------
+
+
+def shown_device(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "role": "keeper", "tier": "pocket", "fingerprint": "ABCD-EFGH", "state": "away", "via": None,
+            "last_seen_unix_s": 1, "behind": {"packs": 120, "bytes": 999 << 30, "heads": 3}, **changes}
+
+
+def test_the_table_of_devices_fits_eighty_columns_whatever_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hinet_node.cli.device_table import device_table
+
+    devices = [*map(shown_device, ("x" * 63, "猫" * 21, "pi")), shown_device("gone", state="revoked")]
+    plain = device_table(devices)
+    assert "x" * 63 in plain[1], "a pipe gets the whole name"
+    monkeypatch.setattr(output, "at_terminal", lambda stream=None: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    for lines in (device_table(devices), device_table(devices, revoked=True)):
+        assert all(output.width(line) <= 80 for line in lines)
+        assert any("pi " in line for line in lines)
+    assert len(device_table(devices, revoked=True)) == 1 + len(device_table(devices))
+
+
+def test_the_state_of_a_device_is_said_in_words() -> None:
+    from hinet_node.cli.device_table import behind_text, state_text
+
+    assert state_text(shown_device("a", state="connected", via="relayed")) == "relayed"
+    assert state_text(shown_device("a", state="connected", via="direct")) == "connected"
+    assert state_text(shown_device("a", last_seen_unix_s=None)) == "not met yet"
+    assert behind_text(shown_device("a", behind=None)) == ""
+    assert behind_text(shown_device("a", behind={"packs": 0, "bytes": 0, "heads": 0})) == "nothing"
+    assert behind_text(shown_device("a", behind={"packs": 1, "bytes": 1024, "heads": 2})) == "1 pack, 1.0 KiB"
+
+
+def test_check_ends_with_a_code_that_says_what_is_wrong(initialised: Run) -> None:
+    assert initialised("status", "--check")[0] == 9
+    code, out, _ = initialised("status", "--check", "--json")
+    assert (code, json.loads(out)["healthy"]) == (9, False)
+    from hinet_node.cli.status_cmd import health_code
+
+    running = {"agent": {"running": True}, "warnings": []}
+    assert health_code(running) == 0
+    assert health_code({**running, "warnings": [{"code": "E_CLOCK"}]}) == 1
+    assert health_code({**running, "warnings": [{"code": "E_CLOCK"}, {"code": "E_REVOKED"}]}) == 4
+
+
+def test_a_certificate_that_ends_soon_is_a_warning_from_thirty_days_before() -> None:
+    from hinet_node.belonging.household import _certificate_warning
+
+    device = {"name": "pi", "state": "away"}
+    assert _certificate_warning(device, 31 * 86_400) == []
+    assert "ends in 29 days" in _certificate_warning(device, 29.5 * 86_400)[0]["what"]
+    assert "ends today" in _certificate_warning({**device, "state": "this"}, 60)[0]["what"]
+    assert _certificate_warning(device, -1)[0]["code"] == "E_CERTIFICATE_EXPIRED"
+
+
+def test_watching_shows_the_status_again_until_it_is_interrupted(initialised: Run, tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-u", "-m", "hinet_node", "--home", str(tmp_path / "home"), "--json",
+                                "status", "--watch", "--every", "0.1"], stdout=subprocess.PIPE, text=True,
+                               env=ENVIRONMENT)
+    assert process.stdout is not None
+    seen = [json.loads(process.stdout.readline()) for _ in range(3)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [one["schema"] for one in seen] == ["hinet.status/1"] * 3
+
+
+def test_status_alone_loads_neither_parser_nor_event_loop(initialised: Run, tmp_path: Path) -> None:
+    script = ("import sys\nfrom hinet_node.cli import main\n"
+              f"sys.argv = ['hinet-node', '--home', {str(tmp_path / 'home')!r}, 'status']\ncode = main()\n"
+              "sys.stderr.write(' '.join(name for name in ('typer', 'trio', 'libp2p', 'rich') if name in sys.modules))")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    assert done.stderr == ""
+    assert "not running" in done.stdout

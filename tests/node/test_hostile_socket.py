@@ -45,6 +45,12 @@ async def serving(folder: Path) -> AsyncIterator[str]:
         await trio.sleep(0.5)
         return {"rested": True}
 
+    @api.verb("talk")
+    async def talk(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+        while True:
+            emit({"state": "talking", "filling": "x" * 10_000})
+            await trio.sleep(0.01)
+
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, api, socket_path(folder), lambda verb, error: None)
         yield str(socket_path(folder))
@@ -109,6 +115,19 @@ def test_a_crowd_that_says_nothing_keeps_nobody_else_out(folder: Path) -> None:
             for caller in crowd:
                 caller.close()
             assert await answers(folder)
+    trio.run(main)
+
+
+def test_a_caller_that_stops_reading_while_it_is_told_news_ends_its_own_call_only(folder: Path) -> None:
+    async def main() -> None:
+        async with serving(folder) as path:
+            caller = connected(path, frame({"id": 1, "verb": "talk", "args": {}}))
+            with caller, trio.fail_after(30):
+                await trio.to_thread.run_sync(caller.recv, 4)
+                caller.shutdown(socket.SHUT_RD)  # the next news breaks the pipe; its other direction stays open
+                await trio.sleep(0.2)
+                assert await answers(folder)
+
     trio.run(main)
 
 

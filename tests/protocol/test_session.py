@@ -233,6 +233,17 @@ def test_growth_of_the_chain_reaches_the_other_side(household: Any, pair: tuple[
     assert left.state.phase == right.state.phase == "open"
 
 
+def test_each_side_knows_how_much_of_the_chain_the_other_says_it_holds(household: Any, pair: tuple[End, End]) -> None:
+    left, right = pair
+    known_to_both = household.chain.heads
+    assert left.state.peer_heads == right.state.peer_heads == known_to_both
+    household.add("cora")
+    left.step(session.ChainChanged(household.chain))
+    assert left.state.peer_heads == known_to_both, "nothing was said yet"
+    exchange(left, right)
+    assert left.state.peer_heads == right.state.peer_heads == household.chain.heads
+
+
 def test_both_sides_growing_at_once_come_to_one_chain(household: Any, pair: tuple[End, End]) -> None:
     left, right = pair
     start = household.chain
@@ -514,6 +525,22 @@ def test_both_ends_keep_the_same_one_of_two_connections(pair: tuple[End, End]) -
             kept.add(first if found == session.KEEP_FIRST else 3 - first)
     assert len(kept) == 1
     assert verdict(b, b, own=a.device, first_dialled_by_us=True, second_dialled_by_us=True) == session.KEEP_SECOND
+
+
+@pytest.mark.parametrize("first_is_ours", [True, False])
+def test_a_connection_that_was_open_long_gives_way_to_a_new_one_whoever_dialled_them(pair: tuple[End, End],
+                                                                                     first_is_ours: bool) -> None:
+    left, right = pair
+    kept = {}
+    for open_ms in (limits.twin_sessions_ms - 1, limits.twin_sessions_ms):
+        kept[open_ms] = [
+            session.session_verdict(other, other, own=own.device, first_dialled_by_us=ours, first_open_ms=open_ms,
+                                    second_dialled_by_us=not ours)
+            for own, other, ours in ((left.state.own, right.state.own, first_is_ours),
+                                     (right.state.own, left.state.own, not first_is_ours))]
+    young, old = kept.values()
+    assert young[0] == young[1]
+    assert old == [session.KEEP_SECOND] * 2
 
 
 ANY = st.sampled_from(

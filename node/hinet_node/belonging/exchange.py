@@ -14,6 +14,7 @@ from hinet_node.belonging.certificates import expiry_of
 from hinet_node.belonging.device_keys import prepare_next, settle_keys
 from hinet_node.belonging.membership import Membership, grown
 from hinet_node.errors import ConflictError, NotAuthorised
+from hinet_node.home import DEVICE_KEY_NEXT
 from hinet_node.ports import Clock, Disk, Randomness
 from hinet_protocol import limits
 from hinet_protocol.chain import Chain, make_device_add
@@ -78,3 +79,20 @@ def free_name(chain: Chain, name: str) -> str:
         if chain.device_named(kept + ending) is None:
             return kept + ending
     raise ConflictError(f"every name like {name}-2 is taken", next_step="choose one: --name NAME")
+
+
+class RekeyedHome:
+    """The place of a join whose home keeps its chain and vault."""
+
+    def __init__(self, disk: Disk, randomness: Randomness, clock: Clock, chain: Chain) -> None:
+        self._disk = disk
+        self._randomness = randomness
+        self._clock = clock
+        self._chain = chain
+
+    def new_keys(self) -> DeviceKeys:
+        self._disk.remove(DEVICE_KEY_NEXT)
+        return prepare_next(self._disk, self._randomness, self._chain)
+
+    def take_up(self, keys: DeviceKeys, chain: Chain) -> Membership:
+        return take_up(self._disk, self._randomness, self._clock, self._chain, keys, chain)

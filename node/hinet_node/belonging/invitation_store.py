@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hinet_node.errors import NodeError
 from hinet_node.home import INVITATIONS
 from hinet_node.ports import Clock, Disk
 from hinet_protocol import canonical
@@ -80,6 +81,17 @@ class InvitationStore:
         self._disk.write_atomic(f"{INVITATIONS}/{record.selector}", _encode(record, self.policy(record.selector)),
                                 private=True)
         self._records[record.selector] = record
+
+    def save_if_possible(self, record: Invitation) -> None:
+        """`save`; on a full disk in memory only. A stranger's wrong try must not end the agent, and the next start
+        settles what the disk missed. Not for a record that is consumed: that is durable before anything acts on it."""
+        assert record.state != "consumed", "what is consumed is saved"
+        try:
+            self.save(record)
+        except NodeError:
+            self._records[record.selector] = record
+            if record.state in ("burned", "cancelled"):
+                self._disk.remove(f"{INVITATIONS}/{record.selector}")  # else a ticket would be open again after a start
 
     def get(self, selector: str) -> Invitation | None:
         return self._records.get(selector)

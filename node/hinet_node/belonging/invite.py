@@ -21,6 +21,7 @@ from hinet_node.belonging.membership import Membership
 from hinet_node.config import ROLES, TIERS
 from hinet_node.errors import NodeError, UsageError
 from hinet_node.ports import Announcement, Connection, Ports, Stream
+from hinet_node.sessions.addresses import parse_address
 from hinet_protocol import join, limits
 from hinet_protocol.errors import InvitationBurned, InvitationExpired, JoinDeclined, ProtocolError
 from hinet_protocol.identity import fingerprint
@@ -32,6 +33,7 @@ __all__ = ["JOIN_PROTOCOL", "PAIR_SERVICE", "Inviter"]
 PAIR_SERVICE = "_hinet-pair._tcp"
 EXPIRES_S_MAX = 7 * 86_400
 EXPIRES_S_MIN = 10
+ADDRESS_POLL_S = 3.0
 
 
 @dataclass
@@ -98,12 +100,13 @@ class Inviter:
         if not wait and not policy.accept and policy.fingerprint is None:
             raise UsageError("an invitation that nobody waits at needs an answer in advance",
                              next_step="add --yes or --approve-fingerprint ABCD-EFGH")
-        record, shown = self._new_record(args)
+        addresses = self._addresses_at(args.get("hosts"))
+        record, shown = self._new_record(args, addresses)
         self._store.add(record, policy)
-        entry = self._attend(record, watched=wait)
+        entry = self._attend(record, watched=wait, hosts=args.get("hosts"))
         first = {"state": "waiting", **shown, "role": record.role, "tier": record.tier, "carrier": record.carrier,
                  "selector": record.selector, "expires_in_s": int(self._store.left_s(record)),
-                 "addresses": list(self._addresses())}
+                 "addresses": list(addresses)}
         self._log(f"an invitation is open for a {record.role} device ({record.carrier})")
         if not wait:
             return first
@@ -135,7 +138,18 @@ class Inviter:
     async def _list(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         return {"invitations": self.open_invitations()}
 
-    def _new_record(self, args: Mapping[str, Any]) -> tuple[Invitation, dict[str, str]]:
+    def _addresses_at(self, hosts: Any) -> tuple[str, ...]:
+        """Where joiners can come to now; with `hosts` only at these IP addresses. Errors: `UsageError` for none."""
+        if hosts is None:
+            return tuple(self._addresses())
+        found = tuple(text for text in self._addresses() if parse_address(text).host in hosts)
+        if not found:
+            raise UsageError("this device listens at no address of that interface",
+                             next_step="see where it listens: hinet-node status   or start it there: hinet-node run "
+                                       "--interface NAME")
+        return found
+
+    def _new_record(self, args: Mapping[str, Any], addresses: Sequence[str]) -> tuple[Invitation, dict[str, str]]:
         role, tier = text_of(args, "role", "member"), args.get("tier") or None
         if role not in ROLES:
             raise UsageError(f"there is no role {role!r}", next_step=f"--role {', '.join(ROLES)}")
@@ -149,7 +163,7 @@ class Inviter:
         if text_of(args, "carrier", "code") == "ticket":
             ticket = Ticket(secret=randomness.draw(ticket_secret_bytes), identity_id=self._membership.identity_id,
                             inviter=self._membership.device_public, role=role, tier=tier,
-                            addresses=tuple(self._addresses())[:limits.ticket_addresses_max],
+                            addresses=tuple(addresses)[:limits.ticket_addresses_max],
                             expires_s=int(clock.now_unix_s()) + expires_s)
             return Invitation.for_ticket(ticket), {"ticket": ticket.text}
         code = self._free_code()
@@ -166,32 +180,39 @@ class Inviter:
 
     # ---- an open invitation ---------------------------------------------------------------------------------------
 
-    def _attend(self, record: Invitation, *, watched: bool) -> _Open:
+    def _attend(self, record: Invitation, *, watched: bool, hosts: Any = None) -> _Open:
         assert self._nursery is not None, "invitations need a running inviter"
         told, news = trio.open_memory_channel[dict[str, Any]](64)
         entry = _Open(record.selector, told, news, watched)
         self._open[record.selector] = entry
-        self._nursery.start_soon(self._tend, entry, record)
+        self._nursery.start_soon(self._tend, entry, record, hosts)
         return entry
 
-    async def _tend(self, entry: _Open, record: Invitation) -> None:
+    async def _tend(self, entry: _Open, record: Invitation, hosts: Any) -> None:
         """Announce a code until the invitation is over or expires."""
         with trio.move_on_after(self._store.left_s(record)) as scope:
             if record.carrier == "code" and self._discover:
-                name = f"{record.selector}-{self._ports.randomness.draw(2).hex()}"
-                async with self._ports.discovery.announce(Announcement(
-                        name=name, service=PAIR_SERVICE, addresses=tuple(self._addresses()), properties={})):
-                    await entry.ended.wait()
-            else:
-                await entry.ended.wait()
+                await self._announce(entry, f"{record.selector}-{self._ports.randomness.draw(2).hex()}", hosts)
+            await entry.ended.wait()
         if scope.cancelled_caught and not entry.ended.is_set():
             self._log("an invitation has expired")
             self._end(entry, InvitationExpired("The invitation has expired; nobody used it. Make a new one."))
 
+    async def _announce(self, entry: _Open, name: str, hosts: Any) -> None:
+        """Until it has ended; anew when this device's addresses change."""
+        while not entry.ended.is_set():
+            listening = tuple(self._addresses())
+            chosen = tuple(text for text in listening if hosts is None or parse_address(text).host in hosts)
+            async with self._ports.discovery.announce(Announcement(name, PAIR_SERVICE, chosen, {})):
+                while tuple(self._addresses()) == listening and not entry.ended.is_set():
+                    with trio.move_on_after(ADDRESS_POLL_S):
+                        await entry.ended.wait()
+
     def _withdraw(self, selector: str) -> None:
         record, entry = self._store.get(selector), self._open.get(selector)
         if record is not None and record.state == "open" and self._store.left_s(record) > 0:
-            self._store.save(record.cancel())  # an expired one stays so: a late joiner is told that, and no other story
+            # An expired one stays so: a late joiner is told that, and no other story.
+            self._store.save_if_possible(record.cancel())
         if entry is not None:
             self._end(entry, InvitationExpired("The invitation was withdrawn."))
 
@@ -272,5 +293,5 @@ class Inviter:
     def _withdraw_declined(self, entry: _Open, error: JoinDeclined) -> None:
         record = self._store.get(entry.selector)
         if record is not None:
-            self._store.save(record.cancel())
+            self._store.save_if_possible(record.cancel())
         self._end(entry, error)

@@ -44,7 +44,7 @@ class JoinWork:
         if machine.invitation is not None:
             self.selector = machine.invitation.selector
         if isinstance(action, join.RecordFailure):
-            self._store.save(self._store.follow(action.invitation))
+            self._store.save_if_possible(self._store.follow(action.invitation))
             return None
         if isinstance(action, join.AskApproval):
             nursery.start_soon(self._ask_owner, action, post)
@@ -72,18 +72,21 @@ class JoinWork:
         membership, randomness = self._membership, self._ports.randomness
         record = self._store.get(self.selector)
         assert record is not None
+        chain, now_s = membership.chain(), int(self._ports.clock.now_unix_s())
+        known = chain.device(action.public)
         try:
-            chain, now_s = membership.chain(), int(self._ports.clock.now_unix_s())
-            membership.take_in([make_device_add(
+            # It may have one already: its joiner, or this device, was ended before it arrived.
+            membership.take_in([] if known is not None and known.live else [make_device_add(
                 chain, membership.keys, name=action.name, public=action.public, box_public=action.box_public,
                 role=action.role, tier=action.tier, time_s=now_s, expires_s=expiry_of(action.role, now_s),
                 keyring=None if action.role == "keeper" else membership.keyring,
                 ephemeral_seed=None if action.role == "keeper" else randomness.draw(32))])
         except (ProtocolError, NodeError) as error:
-            self._store.save(record.release())
+            self._store.save_if_possible(record.release())
             return join.Aborted(error if isinstance(error, ProtocolError) else
                                 JoinError(f"The inviting device could not make the certificate: {error}"))
-        self.certified = {"name": action.name, "role": action.role, "tier": action.tier,
+        name = action.name if known is None else known.name
+        self.certified = {"name": name, "role": action.role, "tier": action.tier,
                           "fingerprint": fingerprint(action.public), "public": action.public.hex()}
-        self._store.save(record.certify())
+        self._store.save_if_possible(record.certify())
         return join.Certified(membership.chain().raws())

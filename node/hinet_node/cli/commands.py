@@ -17,12 +17,17 @@ METADATA_BYTES_MAX = 65_536
 
 
 class Command(NamedTuple):
-    """One row of the table. `section` is the heading it stands under in the help."""
+    """One row of the table. `section` is the heading it stands under in the help.
+
+    `bare` is a function for the command without any argument: it runs without the parser, whose import takes longer
+    than many an answer.
+    """
 
     name: str
     target: str
     help: str
     section: str
+    bare: str = ""
 
 
 START, HOUSEHOLD, VAULT, LEARNING, MACHINE, MORE = (
@@ -35,9 +40,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("join", "hinet_node.cli.join_cmd:join", "Make this machine a device of your household", START),
     Command("run", "hinet_node.cli.run_cmd:run", "Run the agent in the foreground", START),
     Command("invite", "hinet_node.cli.invite_cmd:invite", "Let another machine join: prints a code", HOUSEHOLD),
-    Command("status", "hinet_node.cli.status_cmd:status", "This device, its siblings and its vault on one screen",
-            HOUSEHOLD),
-    Command("devices", "hinet_node.cli.devices_cmd:app", "List the household's devices, or show one", HOUSEHOLD),
+    Command("status", "hinet_node.cli.status_options:status", "This device, its siblings and its vault on one screen",
+            HOUSEHOLD, bare="hinet_node.cli.status_cmd:status"),
+    Command("devices", "hinet_node.cli.devices_cmd:app", "List the household's devices, show or rename one", HOUSEHOLD),
     Command("revoke", "hinet_node.cli.revoke_cmd:revoke", "Put a device out of the household, for good", HOUSEHOLD),
     Command("identity", "hinet_node.cli.identity_cmd:app", "Show the identity; seal, rotate or export what it needs",
             HOUSEHOLD),
@@ -47,7 +52,14 @@ COMMANDS: tuple[Command, ...] = (
             LEARNING),
     Command("ask", "hinet_node.cli.ask_cmd:ask", "Ask the personal model a question", LEARNING),
     Command("base", "hinet_node.cli.base_cmd:app", "Show or import the base model", LEARNING),
-    Command("service", "hinet_node.cli.service_cmd:app", "Keep the agent running in the background", MACHINE),
+    Command("doctor", "hinet_node.cli.doctor_cmd:doctor", "Check this machine, and say how to mend what is wrong",
+            MACHINE),
+    Command("up", "hinet_node.cli.up_cmd:up", "Start the agent in the background", MACHINE),
+    Command("down", "hinet_node.cli.up_cmd:down", "Stop the agent", MACHINE),
+    Command("logs", "hinet_node.cli.logs_cmd:logs", "What the agent wrote into its log", MACHINE),
+    Command("service", "hinet_node.cli.service_cmd:app", "Start the agent at each login, and keep it running", MACHINE),
+    Command("completion", "hinet_node.cli.completion_cmd:completion", "Print a script that completes what you type",
+            MACHINE),
     Command("version", "hinet_node.cli.version_cmd:version", "Versions of this program and of what it speaks", MACHINE),
 )
 

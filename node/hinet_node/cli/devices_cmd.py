@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
 
 from hinet_node.cli import output, root
-from hinet_node.cli.status_cmd import device_table
+from hinet_node.cli.device_table import behind_text, device_table, state_text
 
 app = root.group("List the household's devices, or show one.")
 
@@ -57,7 +58,7 @@ def pick(devices: list[dict[str, Any]], text: str) -> dict[str, Any]:
     fits = [device for device in devices if device["name"].casefold() == wanted
             or device["fingerprint"].casefold() == wanted
             or (len(wanted) >= 4 and device["public"].startswith(wanted))]
-    live = [device for device in fits if device["state"] != "revoked"]
+    live = [device for device in fits if device["state"] not in ("revoked", "void")]
     chosen = live if len(live) == 1 else fits
     if len(chosen) != 1:
         what = f"more than one device fits {text!r}" if fits else f"the household has no device {text!r}"
@@ -66,18 +67,43 @@ def pick(devices: list[dict[str, Any]], text: str) -> dict[str, Any]:
 
 
 def _lines(device: dict[str, Any]) -> list[str]:
-    def day(unix_s: int | None) -> str:
-        return "never" if not unix_s else output.time_text(unix_s)
-
     rows = [["name", output.style(output.clean(device["name"]), "bold")], ["role", device["role"]],
-            ["tier", device["tier"]], ["state", device["state"]], ["fingerprint", device["fingerprint"]],
-            ["key", device["public"]], ["added", day(device["added_unix_s"])],
-            ["expires", day(device["expires_unix_s"])],
-            ["last seen", day(device["last_seen_unix_s"])], ["address", output.address_text(device["address"] or "-")],
+            ["tier", device["tier"]], ["state", state_text(device)], ["fingerprint", device["fingerprint"]],
+            ["key", device["public"]], ["added", output.time_text(device["added_unix_s"])],
+            ["certificate", _certificate(device["expires_unix_s"])],
+            ["last seen", _last_seen(device)], ["address", _address(device)],
             ["version", output.clean(device["version"] or "-")],
             ["backends", ", ".join(output.clean(name) for name in device["backends"]) or "-"],
             ["memory", output.size_text(device["memory_bytes"]) if device["memory_bytes"] else "-"],
-            ["bases", ", ".join(digest[:16] for digest in device["bases"]) or "-"]]
+            ["bases", ", ".join(digest[:16] for digest in device["bases"]) or "-"],
+            ["vault", f"behind by {behind_text(device)}" if device["behind"] else "-"]]
     if device["revoke_reason"]:
         rows.append(["revoked", output.clean(device["revoke_reason"])])
+    if device["unaware_of"]:
+        rows.append(["to be told", f"that {output.clean(', '.join(device['unaware_of']))} is revoked"])
     return output.table(rows)
+
+
+def _certificate(expires_unix_s: int | None) -> str:
+    if expires_unix_s is None:
+        return "does not end"
+    days = int((expires_unix_s - time.time()) // 86_400)
+    until = output.time_text(expires_unix_s)
+    if days < 0:
+        return output.style(f"ran out on {until}: the rights of a keeper are left", "red")
+    left = f"ends {until}, in {days} {'day' if days == 1 else 'days'}"
+    return output.style(left, "yellow") if days < 30 else left
+
+
+def _last_seen(device: dict[str, Any]) -> str:
+    if device["state"] == "this":
+        return "now"
+    seen = device["last_seen_unix_s"]
+    return "never" if seen is None else f"{output.time_text(seen)}, {output.ago_text(time.time() - seen)}"
+
+
+def _address(device: dict[str, Any]) -> str:
+    if not device["address"]:
+        return "-"
+    via = f", {device['via']}" if device["via"] else ""
+    return f"{output.address_text(device['address'])}{via}"

@@ -25,14 +25,21 @@ def invite(role: Annotated[str, typer.Option(help="member, keeper (stores, reads
            yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve whoever has the code.")] = False,
            approve_fingerprint: Annotated[str, typer.Option(metavar="ABCD-EFGH", help="Approve this device and no "
                                                                                       "other.")] = "",
+           interface: Annotated[str, typer.Option(metavar="NAME", help="Give the addresses on this network interface "
+                                                                       "only, such as eth0 or lo.")] = "",
            no_wait: Annotated[bool, typer.Option("--no-wait", help="Print the code and end; the invitation stays "
                                                                    "open.")] = False) -> None:
     """Let another machine join. Waits until it has; Ctrl-C withdraws the invitation."""
-    args = {"role": role, "tier": tier or None, "expires_s": duration_s(expires), "accept": yes, "wait": not no_wait,
-            "carrier": "ticket" if ticket or qr else "code", "fingerprint": approve_fingerprint or None}
+    args: dict[str, Any] = {
+        "role": role, "tier": tier or None, "expires_s": duration_s(expires), "accept": yes, "wait": not no_wait,
+        "carrier": "ticket" if ticket or qr else "code", "fingerprint": approve_fingerprint or None}
     if not yes and not approve_fingerprint and not sys.stdin.isatty():
         raise UsageError("nobody is at the terminal to approve the new device",
                          next_step="add --yes or --approve-fingerprint ABCD-EFGH")
+    if interface:
+        from hinet_node.real.interfaces import require_interface
+
+        args["hosts"] = list(require_interface(interface))
     with agent_call.connect() as client:
         result = client.call("invite", args, on_progress=lambda news: _show(news, qr=qr))
     if no_wait:

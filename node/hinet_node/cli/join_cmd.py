@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hinet_node.cli import context, output
-from hinet_node.errors import UsageError
+from hinet_node.errors import PortBusy, UsageError
 
 
 def join(code: Annotated[str, typer.Argument(metavar="CODE|TICKET", help="What the inviting device shows.")] = "",
@@ -16,6 +16,12 @@ def join(code: Annotated[str, typer.Argument(metavar="CODE|TICKET", help="What t
          tier: Annotated[str, typer.Option(help="cloud, laptop or pocket (default: by this machine's memory).")] = "",
          address: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="The inviting device's address, "
                                                                                    "where multicast fails.")] = None,
+         port: Annotated[int | None, typer.Option(min=0, max=65_535, help="The port that the agent will listen on; 0 "
+                                                                          "lets the system choose.")] = None,
+         interface: Annotated[str, typer.Option(metavar="NAME", help="Look on this network interface only, such as "
+                                                                     "eth0 or lo; the agent does so too.")] = "",
+         any_clock: Annotated[bool, typer.Option("--any-clock", help="Join also with a clock that can't be "
+                                                                     "right.")] = False,
          timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="How long to look for it.")] = 60.0,
          code_stdin: Annotated[bool, typer.Option("--code-stdin", help="Read the code from stdin, so that it stands "
                                                                        "in no process list.")] = False,
@@ -26,7 +32,9 @@ def join(code: Annotated[str, typer.Argument(metavar="CODE|TICKET", help="What t
                                                                                      "asks by default.")] = None,
          ) -> None:
     """Make this machine a device of your household."""
-    from hinet_node import home, machine
+    from dataclasses import replace
+
+    from hinet_node import config, home, machine
     from hinet_node.belonging import join as joining
     from hinet_node.belonging.membership import refuse_second
     from hinet_node.cli.init_cmd import checked_tier, default_name
@@ -37,20 +45,23 @@ def join(code: Annotated[str, typer.Argument(metavar="CODE|TICKET", help="What t
     folder = context.home_path()
     refuse_second(RealDisk(folder))
     checked_tier(tier)
+    joining.check_name(name or default_name())
+    home.check_folder(folder)
     with home.locked(folder):
         home.check_private(folder)
         keys = joining.preflight(RealDisk(folder), SystemRandomness())
         if fingerprint:
             _print_fingerprint(keys.public)
             return
+        settings = config.read(RealDisk(folder))
+        settings = replace(settings, interface=interface or settings.interface,
+                           port=settings.port if port is None else port)
+        _check_machine(settings, now_unix_s=None if any_clock else SystemClock().now_unix_s())
         invitation = parse_invitation(_read_code(code, from_stdin=code_stdin))
-        warning = joining.clock_warning(SystemClock().now_unix_s())
-        if warning:
-            output.say(f"warning: {warning}")
         wanted = joining.Wanted(invitation, name or default_name(),
                                 tier or machine.suggested_tier(machine.describe()),
                                 tuple(multiaddr(one) for one in address or ()), timeout)
-        data = _join(folder, keys, wanted)
+        data = _join(folder, keys, wanted, settings)
     output.emit("hinet.join/1", data, lambda: _lines(data))
     _offer_service(service)
 
@@ -73,22 +84,44 @@ def _read_code(code: str, *, from_stdin: bool) -> str:
                                                     "hinet-node join CODE")
 
 
-def _join(folder: str, keys: Any, wanted: Any) -> dict[str, Any]:
+def _check_machine(settings: Any, *, now_unix_s: float | None) -> None:
+    """What would keep the agent from working later, asked before the code is spent. Errors: `NodeError` E_CLOCK;
+    `PortBusy`, `NetworkError` for an address that is not this machine's; `UsageError` for an unknown interface."""
+    import trio
+
+    from hinet_node.belonging.join import check_clock
+    from hinet_node.real.interfaces import require_interface
+    from hinet_node.real.transport.sockets import check_listening
+
+    if now_unix_s is not None:
+        check_clock(now_unix_s)
+    if settings.interface:
+        require_interface(settings.interface)
+    try:
+        trio.run(check_listening, settings.listen_addresses())
+    except PortBusy as error:
+        raise PortBusy(f"{error.what.rstrip('.')}; the code was not used",
+                       next_step="stop it, or let the agent have another: hinet-node join CODE --port 0") from error
+
+
+def _join(folder: str, keys: Any, wanted: Any, settings: Any) -> dict[str, Any]:
+    from dataclasses import replace
+
     import trio
 
     from hinet_node import config
     from hinet_node.belonging import join as joining
     from hinet_node.belonging.household import describe_household
     from hinet_node.cli import real_ports
-    from hinet_node.real.disk import RealDisk
     from hinet_node.sessions import seen
 
-    settings = config.read(RealDisk(folder))
     ports = real_ports.build(folder, settings)
-    membership = trio.run(joining.join_household, ports, keys, wanted, report)
-    config.write(ports.disk, config.Config(name=membership.name, tier=membership.tier, port=settings.port,
-                                           listen=settings.listen, interface=settings.interface,
-                                           static=tuple(dict.fromkeys((*settings.static, *wanted.addresses)))))
+
+    def settle(device: Any) -> None:
+        config.write(ports.disk, replace(settings, name=device.name, tier=device.tier,
+                                         static=tuple(dict.fromkeys((*settings.static, *wanted.addresses)))))
+
+    membership = trio.run(joining.join_household, ports, keys, wanted, report, settle)
     return {**describe_household(membership, seen.read(ports.disk)), "home": folder}
 
 
@@ -99,12 +132,16 @@ def report(news: dict[str, str]) -> None:
         output.say(f"Found it at {output.address_text(news['address'])}; checking the code ...")
     elif news["state"] == "asking":
         shown = output.style(news["fingerprint"], "bold", stream=sys.stderr)
-        output.say(f"{output.clean(news['inviter'])} invites this machine as {news['role']}. There, compare the "
-                   f"fingerprint with {shown}.")
+        output.say(f"{output.clean(news['inviter'])} of household {news['identity']} invites this machine as "
+                   f"{news['role']}. There, compare the fingerprint with {shown}.")
+    elif news["state"] == "busy":
+        output.say("Another device is joining there just now; waiting for it ...")
+    elif news["state"] == "new-key":
+        output.say("The household has removed this machine's former key; joining with a new one.")
 
 
 def _lines(data: dict[str, Any]) -> list[str]:
-    from hinet_node.cli.status_cmd import device_table
+    from hinet_node.cli.device_table import device_table
 
     device = data["device"]
     return [f"{output.style(output.clean(device['name']), 'bold')} belongs to identity {data['identity']['id']} now "

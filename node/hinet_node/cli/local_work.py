@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hinet_node import home
-from hinet_node.belonging.household import describe_household
+from hinet_node.belonging.household import describe_household, household_warnings
 from hinet_node.belonging.membership import Membership
 from hinet_node.cli import context
 from hinet_node.real.disk import RealDisk
@@ -23,9 +23,9 @@ def load_membership() -> Membership:
 def local_status() -> dict[str, Any]:
     """The `status` of a home whose agent is not running: no sessions, and of the vault nothing."""
     membership = load_membership()
-    return {"agent": {"running": False, "addresses": []},
-            **describe_household(membership, seen.read(RealDisk(context.home_path()))),
-            "vault": None, "invitations": [], "warnings": []}
+    household = describe_household(membership, seen.read(RealDisk(context.home_path())))
+    return {"agent": {"running": False, "addresses": []}, **household, "vault": None, "invitations": [],
+            "warnings": household_warnings(membership, household, SystemClock().now_unix_s())}
 
 
 def verify_vault(*, deep: bool) -> dict[str, Any]:

@@ -78,13 +78,25 @@ def table(rows: Sequence[Sequence[str]], heading: Sequence[str] = (), indent: st
     if not rows:
         return []
     grid = [list(heading), *rows] if heading else list(rows)
-    widths = [max(_width(row[column]) for row in grid) for column in range(len(grid[0]))]
+    widths = [max(width(row[column]) for row in grid) for column in range(len(grid[0]))]
     lines = []
     for number, row in enumerate(grid):
-        cells = [cell + " " * (widths[column] - _width(cell)) for column, cell in enumerate(row)]
+        cells = [cell + " " * (widths[column] - width(cell)) for column, cell in enumerate(row)]
         line = "  ".join(cells).rstrip()
         lines.append(indent + (style(line, "dim") if heading and number == 0 else line))
     return lines
+
+
+def shortened(text: str, columns: int | None) -> str:
+    """Plain text cut to so many columns, with a sign that it was; whole for None."""
+    if columns is None or width(text) <= columns:
+        return text
+    kept = ""
+    for letter in text:
+        if width(kept + letter) >= columns:
+            break
+        kept += letter
+    return kept + "…"
 
 
 def size_text(size_bytes: int) -> str:
@@ -154,7 +166,8 @@ def ask(question: str) -> str:
     return line.strip()
 
 
-def _width(text: str) -> int:
+def width(text: str) -> int:
+    """Columns that a text takes on a terminal, colour left out."""
     bare = _ANSI.sub("", text)
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter)
                for letter in bare)

@@ -158,7 +158,7 @@ def _refuse_admin(disk: Any) -> None:
 
 def _report(folder: str, membership: Membership, revoked_others: bool) -> None:
     from hinet_node.belonging.household import describe_household
-    from hinet_node.cli.status_cmd import device_table
+    from hinet_node.cli.device_table import device_table
     from hinet_node.real.disk import RealDisk
     from hinet_node.sessions import seen
 

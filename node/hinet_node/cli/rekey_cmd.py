@@ -70,8 +70,5 @@ def _by_code(folder: str, code: str, name: str, addresses: tuple[str, ...], time
     keys = prepare_next(ports.disk, ports.randomness, before.chain())
     wanted = joining.Wanted(invitation, name or exchange.free_name(before.chain(), before.name), before.tier,
                             tuple(map(multiaddr, addresses)), timeout_s)
-
-    def take_up(chain: Any) -> Membership:
-        return exchange.take_up(ports.disk, ports.randomness, ports.clock, before.chain(), keys, chain)
-
-    return trio.run(joining.join_household, ports, keys, wanted, report, take_up)
+    place = exchange.RekeyedHome(ports.disk, ports.randomness, ports.clock, before.chain())
+    return trio.run(joining.join_household, ports, keys, wanted, report, lambda device: None, place)

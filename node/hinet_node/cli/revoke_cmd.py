@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -40,27 +41,29 @@ def revoke(device: Annotated[str, typer.Argument(help="Its name, fingerprint, or
 
 def _plan(plan: dict[str, Any]) -> list[str]:
     device = plan["device"]
-    return [f"{output.clean(device['name'])} ({device['role']}, {device['tier']}, {device['fingerprint']}) will be put "
-            "out of the household, for good.",
-            f"  It keeps {plan['keeps']}.",
-            f"  Left in the household: {output.clean(', '.join(plan['remaining']))}. They get a new vault key.",
-            *_without_admin(plan)]
-
-
-def _without_admin(plan: dict[str, Any]) -> list[str]:
-    """Said when the root removes the last admin."""
-    if plan.get("admins_left", True):
-        return []
-    return [output.style("  No admin is left then: only the words can let a device in, by  "
-                         + context.typed("init --recover"), "yellow")]
+    lines = [f"{output.clean(device['name'])} ({device['role']}, {device['tier']}, {device['fingerprint']}) will be "
+             "put out of the household, for good.",
+             f"  It keeps {plan['keeps']}.",
+             f"  Left in the household: {output.clean(', '.join(plan['remaining']))}. They get a new vault key."]
+    if plan["away"]:
+        lines.append(f"  Not in reach now, so they let it in until they are met: "
+                     f"{output.clean(', '.join(plan['away']))}.")
+    met = plan["last_seen_unix_s"]
+    when = "it was never met" if met is None else f"it was last met {output.ago_text(time.time() - met)}"
+    lines.append(f"  What it has not sent is lost to the others: {when}.")
+    if not plan.get("admins_left", True):
+        lines.append(output.style("  No admin is left then: only the words can let a device in, by  "
+                                  + context.typed("init --recover"), "yellow"))
+    return lines
 
 
 def _done(done: dict[str, Any]) -> list[str]:
     lines = [f"{output.clean(done['device']['name'])} is revoked; a new vault key is in force.",
              f"  It keeps {done['keeps']}."]
     if done["told"]:
-        lines.append(f"  Told at once: {output.clean(', '.join(done['told']))}.")
+        lines.append(f"  They know, and said so: {output.clean(', '.join(done['told']))}.")
     if done["not_told"]:
         lines.append(output.style(f"  They do not know yet, until they are met: "
                                   f"{output.clean(', '.join(done['not_told']))}.", "yellow"))
+        lines.append(f"  Who still has to be told: {context.typed('status')}")
     return lines

@@ -109,23 +109,29 @@ def _run(arguments: list[str]) -> int:
 
 def run_command(command: commands.Command, rest: list[str]) -> int:
     """Import the command's module and run it; returns its exit code."""
-    import importlib
-
-    module_name, _, attribute = command.target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as missing:
-        if missing.name != module_name:
-            raise
-        _refuse(f"{command.name} is not part of this installation", "hinet-node version")
-    target: Any = getattr(module, attribute)
+    target = load(command, command.target if rest else command.bare or command.target)
     if not rest and not getattr(getattr(target, "__code__", None), "co_argcount", 1):
         target()  # nothing to parse, so the parser (and its 100 ms) is not loaded: `status` answers at once
         return 0
     return _parse_and_run(command, target, rest)
 
 
-def _parse_and_run(command: commands.Command, target: Any, rest: list[str]) -> int:
+def load(command: commands.Command, target: str) -> Any:
+    """The function or `typer.Typer` that a target names. Errors: `UsageError` when it is not installed."""
+    import importlib
+
+    module_name, _, attribute = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as missing:
+        if missing.name != module_name:
+            raise
+        _refuse(f"{command.name} is not part of this installation", "hinet-node version")
+    return getattr(module, attribute)
+
+
+def parser_of(command: commands.Command, target: Any) -> Any:
+    """The parser of a command: click's, as typer makes it."""
     import typer
 
     if isinstance(target, typer.Typer):
@@ -134,7 +140,13 @@ def _parse_and_run(command: commands.Command, target: Any, rest: list[str]) -> i
     else:
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         app.command(command.name, epilog=GLOBAL_EPILOG)(target)
-    parser = typer.main.get_command(app)
+    return typer.main.get_command(app)
+
+
+def _parse_and_run(command: commands.Command, target: Any, rest: list[str]) -> int:
+    import typer
+
+    parser = parser_of(command, target)
     if isinstance(target, typer.Typer) and not rest and not getattr(parser, "invoke_without_command", False):
         parser.main(args=["--help"], prog_name=f"hinet-node {command.name}", standalone_mode=False)
         return USAGE_EXIT_CODE

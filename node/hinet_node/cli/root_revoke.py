@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hinet_node.cli import root_key
+from hinet_node.cli import context, root_key
 
 KEEPS = "what it already read; only what is added from now on is closed to it"
 
@@ -17,13 +17,16 @@ def plan(text: str) -> dict[str, Any]:
     """What revoking would do, as the agent's `device.revoke` says it. Errors: `UsageError` for no or many devices."""
     from hinet_node.belonging.household import find_device
     from hinet_node.cli.local_work import load_membership
+    from hinet_node.real.disk import RealDisk
+    from hinet_node.sessions import seen
 
     chain = load_membership().chain()
     device = find_device(chain, text)
     rest = [other for other in chain.members() if other.public != device.public]
+    met = seen.read(RealDisk(context.home_path())).get(device.public)
     return {"done": False, "keeps": KEEPS, "remaining": [other.name for other in rest],
             "admins_left": [other.name for other in rest if other.role == "admin"], "away": [],
-            "last_seen_unix_s": None, "device": {
+            "last_seen_unix_s": None if met is None else met.time_s, "device": {
                 "name": device.name, "role": device.role, "tier": device.tier, "fingerprint": device.fingerprint,
                 "public": device.public.hex()}}
 

@@ -1,19 +1,50 @@
-"""`hinet-node status`: one screen, from the running agent, or from the home's files when there is none."""
+"""`hinet-node status`: one screen, from the running agent, or from the home's files when there is none.
+
+Never waits for the network. `--check` is for scripts and monitors: exit code 0 when all is well, 9 without a running
+agent, 4 when this device was put out of the household, 1 for any other warning.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from hinet_node.cli import context, output
+from hinet_node.cli.device_table import device_table
 from hinet_node.cli.vault_text import status_lines
 
-STATE_STYLES = {"connected": ("green",), "this": ("bold",), "revoked": ("red",), "away": ("dim",)}
+EVERY_S = 2.0
+CLEAR = "\x1b[H\x1b[2J"
 
 
 def status() -> None:
     """This device, its siblings and its vault on one screen."""
+    show()
+
+
+def show(*, check: bool = False, watch: bool = False, every_s: float = EVERY_S) -> int:
+    """Print the status once, or again and again until Ctrl-C. The exit code is 0 unless `check` finds something."""
+    if not watch:
+        data = current()
+        output.emit("hinet.status/1", data, lambda: screen(data))
+        return health_code(data) if check else 0
+    try:
+        while True:
+            data = current()
+            lines = list(screen(data))
+            at_terminal = output.at_terminal(sys.stdout) and not context.current.json
+            output.emit("hinet.status/1", data, [CLEAR + lines[0], *lines[1:]] if at_terminal else [*lines, ""])
+            if check and health_code(data):
+                return health_code(data)
+            time.sleep(every_s)
+    except KeyboardInterrupt:
+        return 0  # the way to end a watch, and no failure
+
+
+def current() -> dict[str, Any]:
+    """The status as the agent knows it now, or as the home's files have it. `healthy` is false when it warns."""
     from hinet_node.cli.agent_call import connect
     from hinet_node.errors import AgentNotRunning
 
@@ -24,7 +55,17 @@ def status() -> None:
         from hinet_node.cli.local_work import local_status
 
         data = local_status()
-    output.emit("hinet.status/1", data, lambda: screen(data))
+    data["healthy"] = health_code(data) == 0
+    return data
+
+
+def health_code(data: dict[str, Any]) -> int:
+    """The exit code of `--check`."""
+    if not data["agent"]["running"]:
+        return 9
+    if any(warning["code"] == "E_REVOKED" for warning in data["warnings"]):
+        return 4
+    return 1 if data["warnings"] else 0
 
 
 def screen(data: dict[str, Any]) -> Iterable[str]:
@@ -38,7 +79,7 @@ def screen(data: dict[str, Any]) -> Iterable[str]:
         near = [output.address_text(one) for one in agent["addresses"] if not one.startswith("/ip6zone/")]
         yield f"agent     {output.style('running', 'green')}, started {since}, at {', '.join(near) or 'no address'}"
     else:
-        yield f"agent     {output.style('not running', 'yellow')}; start it: {context.typed('run')}"
+        yield f"agent     {output.style('not running', 'yellow')}; start it: {context.typed('up')}"
     if data["vault"] is not None:
         yield from status_lines(data["vault"], brief=True)
     yield ""
@@ -51,27 +92,3 @@ def screen(data: dict[str, Any]) -> Iterable[str]:
         if warning not in (data["vault"] or {}).get("trouble", ()):
             yield output.style(output.clean(warning["what"]), "yellow")
             yield f"  next: {output.clean(warning['next'])}"
-
-
-def device_table(devices: list[dict[str, Any]], *, revoked: bool = False) -> list[str]:
-    """The devices as a table, the revoked ones only on request."""
-    shown = [device for device in devices if revoked or device["state"] != "revoked"]
-    rows = [[output.clean(device["name"]), device["role"], device["tier"], device["fingerprint"],
-             output.style(_state(device), *STATE_STYLES[device["state"]]), _abilities(device)] for device in shown]
-    return output.table(rows, ("DEVICE", "ROLE", "TIER", "FINGERPRINT", "STATE", ""))
-
-
-def _state(device: dict[str, Any]) -> str:
-    if device["state"] == "this":
-        return "this device"
-    if device["state"] == "away":
-        seen = device["last_seen_unix_s"]
-        return "not met yet" if seen is None else f"away, seen {output.ago_text(time.time() - seen)}"
-    return str(device["state"])
-
-
-def _abilities(device: dict[str, Any]) -> str:
-    parts = [", ".join(output.clean(name) for name in device["backends"])]
-    if device["memory_bytes"]:
-        parts.append(output.size_text(device["memory_bytes"]))
-    return output.style("  ".join(part for part in parts if part), "dim")

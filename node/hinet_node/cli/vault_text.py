@@ -9,21 +9,21 @@ from hinet_node.cli import output
 
 
 def status_lines(data: dict[str, Any], *, brief: bool = False) -> Iterable[str]:
-    """The vault's state for a person; `brief` names only the devices that are not in step."""
+    """The vault's state for a person; `brief` leaves the devices to the table of `status`."""
     files, packs = data["files"], data["packs"]
     held = f"{packs} {'pack' if packs == 1 else 'packs'} ({output.size_text(data['packs_bytes'])})"
     if data["readable"]:
         held = f"{files} {'file' if files == 1 else 'files'} ({output.size_text(data['files_bytes'])}) in {held}"
-    behind = [device for device in data["devices"] if not (brief and device["in_step"])]
-    whole = ", every device in step" if brief and not behind else ""
+    whole = ", every device in step" if brief and all(device["in_step"] for device in data["devices"]) else ""
     yield f"{'vault     ' if brief else ''}{held}{whole}; {output.size_text(data['free_bytes'])} free on this disk"
     if data["missing_packs"]:
         yield output.style(f"{data['missing_packs']} packs are still to come from the siblings", "yellow")
     if data["conflicts"]:
         yield output.style(f"{data['conflicts']} files were edited on two devices at once: both versions are kept",
                            "yellow")
-    yield from output.table([[output.clean(device["name"]), _behind(device)] for device in behind],
-                            indent="          " if brief else "  ")
+    if not brief:
+        yield from output.table([[output.clean(device["name"]), _behind(device)] for device in data["devices"]],
+                                indent="  ")
     for trouble in data["trouble"]:
         yield output.style(output.clean(trouble["what"]), "yellow")
         yield f"  next: {output.clean(trouble['next'])}"
@@ -34,4 +34,5 @@ def _behind(device: dict[str, Any]) -> str:
         return output.style("in step", "green")
     if device["behind"] is None:
         return "its copy is not known"
-    return output.style(f"behind by {device['behind']}", "yellow")
+    packs = f"{device['behind_packs']} {'pack' if device['behind_packs'] == 1 else 'packs'}"
+    return output.style(f"behind by {packs}, {output.size_text(device['behind_bytes'])}", "yellow")

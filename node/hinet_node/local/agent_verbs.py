@@ -9,15 +9,27 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from hinet_node.api import Emit, Handler, text_of
-from hinet_node.belonging.household import describe_household, find_device, revocation_consequences
+from hinet_node.belonging.awareness import unaware_of
+from hinet_node.belonging.household import (
+    describe_household,
+    find_device,
+    household_warnings,
+    revocation_consequences,
+    warning,
+)
 from hinet_node.local.vault_verbs import vault_status
-from hinet_node.sessions.peers import Session
+from hinet_node.sessions import seen
+from hinet_protocol.errors import CloneDetected
 
 if TYPE_CHECKING:
     from hinet_node.agent import Agent
 
 CLOCK_OFFSET_WARN_S = 60
+CONFIRM_S = 3.0
+CONFIRM_POLL_S = 0.05
 
 
 def agent_verbs(agent: Agent) -> dict[str, Handler]:
@@ -25,32 +37,59 @@ def agent_verbs(agent: Agent) -> dict[str, Handler]:
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         vault = await vault_status(agent.vault, agent.membership)
-        household = _household(agent)
+        household = _with_vault(_household(agent), vault)
         return {"agent": _agent(agent), **household, "vault": vault, "invitations": agent.inviter.open_invitations(),
-                "warnings": [*_warnings(agent), *vault["trouble"]]}
+                "warnings": [*_warnings(agent, household), *vault["trouble"]]}
 
     async def devices(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        return {"devices": _household(agent)["devices"]}
+        vault = await vault_status(agent.vault, agent.membership)
+        return {"devices": _with_vault(_household(agent), vault)["devices"]}
 
     async def revoke(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         membership = agent.membership
         device = find_device(membership.chain(), text_of(args, "device"))
         consequences = revocation_consequences(membership, device)
+        met = agent.last_seen.get(device.public)
+        consequences["last_seen_unix_s"] = None if met is None else met.time_s
         if args.get("dry_run") is True:
-            return {"done": False, **consequences}
-        reached_before = {session.device.public for session in agent.peers.sessions}
+            return {"done": False, **consequences, "away": _away(agent, device.public)}
         membership.revoke(device.public, text_of(args, "reason", ""))
-        others = [other for other in membership.chain().members() if other.public != membership.device_public]
         agent.log(f"{device.name} was revoked; a new epoch is in force")
-        return {"done": True, **consequences,
-                "told": [other.name for other in others if other.public in reached_before],
-                "not_told": [other.name for other in others if other.public not in reached_before]}
+        await _confirmations(agent, device.public)
+        agent.remember_siblings()
+        later = _without_word(agent, device.public)
+        others = [other for other in membership.chain().members() if other.public != membership.device_public]
+        return {"done": True, **consequences, "told": [other.name for other in others if other.public not in later],
+                "not_told": [other.name for other in others if other.public in later]}
 
     async def stop(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         agent.stop()
         return {}
 
     return {"status": status, "devices": devices, "device.revoke": revoke, "agent.stop": stop}
+
+
+def _away(agent: Agent, leaving: bytes) -> list[str]:
+    """The other live devices that no session is open with."""
+    near = {leaving, agent.membership.device_public, *(session.device.public for session in agent.peers.sessions)}
+    return [device.name for device in agent.membership.chain().members() if device.public not in near]
+
+
+async def _confirmations(agent: Agent, revoked: bytes) -> None:
+    """Give the devices that are in reach a moment to say that they know of the revocation."""
+    deadline_s = trio.current_time() + CONFIRM_S
+    while trio.current_time() < deadline_s:
+        if not {session.device.public for session in agent.peers.sessions}.intersection(_without_word(agent, revoked)):
+            return
+        await trio.sleep(CONFIRM_POLL_S)
+
+
+def _without_word(agent: Agent, revoked: bytes) -> set[bytes]:
+    """The live devices that have not said that they know of this revocation."""
+    said: dict[bytes, tuple[bytes, ...]] = {public: one.heads for public, one in agent.last_seen.items()}
+    said |= {session.device.public: session.heads for session in agent.peers.sessions}
+    unaware = unaware_of(agent.membership.chain(), said, agent.membership.device_public)
+    return {public for public, revocations in unaware.items() if revoked in revocations}
 
 
 def _agent(agent: Agent) -> dict[str, Any]:
@@ -60,39 +99,45 @@ def _agent(agent: Agent) -> dict[str, Any]:
 
 
 def _household(agent: Agent) -> dict[str, Any]:
-    found = describe_household(agent.membership, agent.last_seen)
-    sessions = {session.device.public.hex(): session for session in agent.peers.sessions}
+    """The household as it is at this moment: what the open sessions say, what is remembered of the other devices."""
+    now_s = agent.ports.clock.now_unix_s()
+    open_now = {session.device.public: seen.sighting(session, now_s) for session in agent.peers.sessions}
+    found = describe_household(agent.membership, {**agent.last_seen, **open_now})
     for device in found["devices"]:
-        session = sessions.get(device["public"])
-        if session is not None:
-            device.update(_connected(agent, session))
+        here = open_now.get(bytes.fromhex(device["public"]))
+        if here is not None and device["state"] == "away":
+            device.update(state="connected", via="relayed" if here.relayed else "direct",
+                          clock_offset_s=agent.clock_offsets_s.get(bytes.fromhex(device["public"])))
+        elif device["state"] == "this":
+            device.update(version=agent.version or None, backends=list(agent.machine.backends),
+                          memory_bytes=agent.machine.memory_bytes or None,
+                          bases=[digest.hex() for digest in agent.facts().bases])
     return found
 
 
-def _connected(agent: Agent, session: Session) -> dict[str, Any]:
-    hello = session.hello
-    return {"state": "connected", "address": session.address, "version": hello.agent,
-            "backends": list(hello.backends), "memory_bytes": hello.memory_bytes,
-            "bases": [digest.hex() for digest in hello.bases], "last_seen_unix_s": int(agent.ports.clock.now_unix_s())}
+def _with_vault(household: dict[str, Any], vault: Mapping[str, Any]) -> dict[str, Any]:
+    """The household, each device with how far its copy of the vault is behind."""
+    states = {state["device"]: state for state in vault["devices"]}
+    for device in household["devices"]:
+        state = states.get(device["public"])
+        if state is not None and state["behind"] is not None and device["state"] != "revoked":
+            device["behind"] = {key: state[f"behind_{key}"] for key in ("packs", "bytes")} | {"heads": state["behind"]}
+    return household
 
 
-def _warnings(agent: Agent) -> list[dict[str, str]]:
-    found = []
-    if not agent.membership.device.live:
-        found.append(_warning("E_REVOKED", "this device was put out of the household",
-                              "join again as a new device: hinet-node --home PATH join CODE"))
+def _warnings(agent: Agent, household: Mapping[str, Any]) -> list[dict[str, str]]:
+    found = household_warnings(agent.membership, household, agent.ports.clock.now_unix_s())
+    for reason in agent.clones.values():
+        found.append(warning(CloneDetected.code, reason, "on one of the two: hinet-node init --rekey"))
     for public, reason in agent.refused.items():
+        if public in agent.clones:
+            continue
         name = agent.membership.names().get(public, "a device")
-        found.append(_warning("E_REFUSED", f"{name} was refused: {reason}", "on that device: hinet-node status"))
+        found.append(warning("E_REFUSED", f"{name} was refused: {reason}", "on both devices: hinet-node doctor"))
     for session in agent.peers.sessions:
         offset_s = agent.clock_offsets_s.get(session.device.public, 0)
         if abs(offset_s) > CLOCK_OFFSET_WARN_S:
             side = "ahead of" if offset_s > 0 else "behind"
-            found.append(_warning("E_CLOCK", f"the clock of {session.device.name} is {abs(offset_s)} s {side} ours",
-                                  "set the clock of one of the two devices"))
+            found.append(warning("E_CLOCK", f"the clock of {session.device.name} is {abs(offset_s)} s {side} ours",
+                                 "set the clock of one of the two devices"))
     return found
-
-
-def _warning(code: str, what: str, next_step: str) -> dict[str, str]:
-    return {"code": code, "what": what, "next": next_step}
-

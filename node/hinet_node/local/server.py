@@ -35,6 +35,7 @@ from hinet_node.local.client import (
 OnError = Callable[[str, BaseException], None]
 
 TURN_AWAY_S = 1.0
+ACCEPT_PAUSE_S = 0.1
 
 
 async def serve(api: Api, path: Path, on_unexpected: OnError, *,
@@ -56,7 +57,11 @@ async def serve(api: Api, path: Path, on_unexpected: OnError, *,
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
-                connection, _ = await listening.accept()
+                try:
+                    connection, _ = await listening.accept()
+                except OSError:  # no file descriptor is left, or the caller has gone already
+                    await trio.sleep(ACCEPT_PAUSE_S)
+                    continue
                 stream, token = trio.SocketStream(connection), object()
                 try:
                     limit.acquire_on_behalf_of_nowait(token)
@@ -82,11 +87,11 @@ async def _serve_connection(api: Api, stream: trio.SocketStream, on_unexpected: 
                             limit: trio.CapacityLimiter, token: object) -> None:
     try:
         async with stream:
-            # A caller that went away or wrote nonsense ends its own connection and nothing else.
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError, ValueError):
-                reader = _Reader(stream)
-                while (body := await _request(reader)) is not None:
-                    await _serve_call(api, stream, reader, decode(body), on_unexpected)
+            reader = _Reader(stream)
+            while (body := await _request(reader)) is not None:
+                await _serve_call(api, stream, reader, decode(body), on_unexpected)
+    except* (trio.BrokenResourceError, trio.ClosedResourceError, ValueError):
+        pass  # a caller that went away or wrote nonsense ends its own connection and nothing else
     finally:
         limit.release_on_behalf_of(token)
 

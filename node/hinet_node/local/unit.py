@@ -1,23 +1,25 @@
-"""The agent as a background service of this user: a hardened systemd user unit, or a launchd agent on macOS.
+"""The agent as a background service of this user, through `systemctl --user` or `launchctl`.
 
-Pure text and a few calls of `systemctl`/`launchctl`; the agent itself does not know that it is a service. Installing
-twice changes nothing the second time. A home that isn't the default one gets a unit of its own name.
+Installing twice changes nothing the second time. A home that isn't the default one gets a unit of its own name. Leaves
+the unit's text to `unit_text`, and agents without a service to `background`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from hinet_node.errors import NodeError
+from hinet_node.local.unit_text import launchd_text, systemd_text
 
-CALL_TIMEOUT_S = 20
+CALL_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Service:
     path: Path
     text: str
 
+    @property
+    def installed(self) -> bool:
+        """Whether its unit is there."""
+        return self.kind != "none" and self.path.exists()
+
 
 def describe(home: Path, *, default_home: bool, python: str = sys.executable) -> Service:
     """The service for this home on this machine; writes nothing."""
@@ -39,7 +46,8 @@ def describe(home: Path, *, default_home: bool, python: str = sys.executable) ->
         return Service("launchd", name, path, launchd_text(name, home, python))
     name = f"hinet-node{suffix}.service"
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd" / "user"
-    return Service("systemd" if has_systemd() else "none", name, folder / name, systemd_text(home, python))
+    return Service("systemd" if has_systemd() else "none", name, folder / name,
+                   systemd_text(home, python, namespaces=has_namespaces()))
 
 
 def has_systemd() -> bool:
@@ -47,69 +55,14 @@ def has_systemd() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def systemd_text(home: Path, python: str) -> str:
-    """The unit. It may write only the home and the user's runtime folder (%t, for a socket whose path is long)."""
-    place = _quoted(str(home))
-    return f"""\
-[Unit]
-Description=HiNet node agent
-Documentation=man:hinet-node(1)
-StartLimitIntervalSec=300
-StartLimitBurst=10
-
-[Service]
-Type=exec
-ExecStart={_quoted(python)} -m hinet_node --home {place} run
-Restart=on-failure
-RestartSec=2
-# Exit codes that another start can't mend: usage, not initialised, conflict, integrity.
-RestartPreventExitStatus=2 4 6 7
-KillSignal=SIGTERM
-TimeoutStopSec=20
-UMask=0077
-NoNewPrivileges=yes
-PrivateTmp=yes
-PrivateUsers=yes
-ProtectSystem=strict
-ProtectHome=read-only
-ReadWritePaths={place} %t
-ProtectKernelTunables=yes
-ProtectKernelModules=yes
-ProtectControlGroups=yes
-ProtectClock=yes
-RestrictSUIDSGID=yes
-RestrictRealtime=yes
-RestrictNamespaces=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-LockPersonality=yes
-SystemCallArchitectures=native
-
-[Install]
-WantedBy=default.target
-"""
-
-
-def launchd_text(name: str, home: Path, python: str) -> str:
-    """The property list of a launchd agent."""
-    words = "".join(f"    <string>{escape(word)}</string>\n" for word in
-                    (python, "-m", "hinet_node", "--home", str(home), "run"))
-    return f"""\
-<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
-<plist version="1.0">
-<dict>
-  <key>Label</key><string>{escape(name)}</string>
-  <key>ProgramArguments</key>
-  <array>
-{words}  </array>
-  <key>RunAtLoad</key><true/>
-  <key>KeepAlive</key><dict><key>SuccessfulExit</key><false/></dict>
-  <key>ThrottleInterval</key><integer>10</integer>
-  <key>ProcessType</key><string>Background</string>
-  <key>Umask</key><integer>63</integer>
-</dict>
-</plist>
-"""
+def has_namespaces() -> bool:
+    """Whether this user may make user and mount namespaces: some systems forbid it, and then a unit that asks for them
+    would not start at all."""
+    try:
+        return subprocess.run(["unshare", "--user", "--map-current-user", "--mount", "true"], capture_output=True,
+                              check=False, timeout=CALL_TIMEOUT_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def install(service: Service) -> bool:
@@ -127,28 +80,50 @@ def install(service: Service) -> bool:
         _call(["systemctl", "--user", "enable", service.name])
         _call(["systemctl", "--user", "restart" if changed else "start", service.name])
     else:
-        domain = f"gui/{os.getuid()}"
         if changed:
-            subprocess.run(["launchctl", "bootout", f"{domain}/{service.name}"], capture_output=True, check=False,
-                           timeout=CALL_TIMEOUT_S)
-        if not running(service):
-            _call(["launchctl", "bootstrap", domain, str(service.path)])
+            _launchd_bootout(service)
+        start(service)
     return changed
 
 
 def uninstall(service: Service) -> bool:
     """Stop the service and remove its unit; returns whether there was one."""
-    if not service.path.exists():
+    if not service.installed:
         return False
     if service.kind == "systemd":
         _call(["systemctl", "--user", "disable", "--now", service.name])
-    elif service.kind == "launchd":
-        subprocess.run(["launchctl", "bootout", f"gui/{os.getuid()}/{service.name}"], capture_output=True, check=False,
-                       timeout=CALL_TIMEOUT_S)
+    else:
+        _launchd_bootout(service)
     service.path.unlink()
     if service.kind == "systemd":
         _call(["systemctl", "--user", "daemon-reload"])
     return True
+
+
+def start(service: Service) -> None:
+    """Start the installed service; one that runs is left alone. Errors: `NodeError`."""
+    if service.kind == "systemd":
+        _call(["systemctl", "--user", "start", service.name])
+    elif not running(service):
+        _call(["launchctl", "bootstrap", f"gui/{os.getuid()}", str(service.path)])
+
+
+def stop(service: Service) -> None:
+    """Stop it until the next login, or the next `start`. Errors: `NodeError`."""
+    if service.kind == "systemd":
+        _call(["systemctl", "--user", "stop", service.name])
+    else:
+        _launchd_bootout(service)
+
+
+def restart(service: Service) -> None:
+    """Stop and start it. Errors: `NodeError`."""
+    if service.kind == "systemd":
+        _call(["systemctl", "--user", "restart", service.name])
+    elif running(service):
+        _call(["launchctl", "kickstart", "-k", f"gui/{os.getuid()}/{service.name}"])
+    else:
+        start(service)
 
 
 def running(service: Service) -> bool:
@@ -161,35 +136,57 @@ def running(service: Service) -> bool:
     return subprocess.run(call, capture_output=True, check=False, timeout=CALL_TIMEOUT_S).returncode == 0
 
 
+def journal_line(service: Service, count: int, *, follow: bool) -> list[str] | None:
+    """The command that shows the service's log; None where only the agent's own file has it."""
+    if service.kind != "systemd" or not service.installed or shutil.which("journalctl") is None:
+        return None
+    return ["journalctl", "--user", "--unit", service.name, "--lines", str(count), "--output", "short-iso",
+            "--no-pager", *(["--follow"] if follow else [])]
+
+
 def lingers() -> bool:
     """Whether this user's services go on after logout and start at boot (systemd only)."""
-    return (Path("/var/lib/systemd/linger") / os.environ.get("USER", "")).is_file()
+    return (Path("/var/lib/systemd/linger") / user_name()).is_file()
+
+
+def user_name() -> str:
+    """This user's name; its number where it has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def require_manager(service: Service) -> None:
     """Errors: `NodeError` code E_NO_SERVICE_MANAGER where nothing could run the service."""
     if service.kind == "none":
         raise NodeError("this machine has no systemd, so no service was installed",
-                        next_step="start the agent from your own init system, or by hand: hinet-node run",
+                        next_step="start the agent from your own init system, or by hand: hinet-node up",
                         code="E_NO_SERVICE_MANAGER")
 
 
-def _call(words: list[str]) -> None:
+def require_installed(service: Service) -> None:
+    """Errors: `NodeError` where there is no unit to act on."""
+    require_manager(service)
+    if not service.installed:
+        raise NodeError("no service is installed for this home", next_step="hinet-node service install",
+                        code="E_NO_SERVICE")
+
+
+def _launchd_bootout(service: Service) -> None:
+    """Stop it and let launchd forget it; that it was not loaded is no error."""
+    subprocess.run(["launchctl", "bootout", f"gui/{os.getuid()}/{service.name}"], capture_output=True, check=False,
+                   timeout=CALL_TIMEOUT_S)
+
+
+def _call(words: Sequence[str]) -> None:
+    by_hand = f"try it by hand: {' '.join(words)}"
     try:
         done = subprocess.run(words, capture_output=True, check=False, text=True, timeout=CALL_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NodeError(f"{words[0]} could not be run: {error}", code="E_SERVICE",
-                        next_step=f"try it by hand: {' '.join(words)}") from error
+        raise NodeError(f"{words[0]} could not be run: {error}", code="E_SERVICE", next_step=by_hand) from error
     if done.returncode != 0:
         why = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise NodeError(f"{' '.join(words)} failed: {why}",
-                        next_step=f"try it by hand: {' '.join(words)}", code="E_SERVICE")
-
-
-def _quoted(word: str) -> str:
-    """A word for a systemd unit: quoted, with `%` and `$` taken literally."""
-    plain = word.replace("%", "%%").replace("$", "$$")
-    if any(letter in ' \t"\'\\;' for letter in plain):
-        escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return plain
+        if "bus" in why:  # a shell without a session of its own: su, sudo, some containers
+            by_hand = f"log in as {user_name()} directly (not by su or sudo), then {by_hand}"
+        raise NodeError(f"{' '.join(words)} failed: {why}", next_step=by_hand, code="E_SERVICE")

@@ -26,7 +26,8 @@ from hinet_node.sessions.addresses import Address, parse_address
 logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # it warns of each interface without multicast
 logger = logging.getLogger(__name__)
 
-POLL_S = 15.0
+POLL_S = 3.0
+"""How often this machine's interfaces are looked at; a look takes a fifth of a millisecond."""
 TTL_S = 120
 LOOKUP_MS = 1000
 LOOKUPS_MAX = 2
@@ -72,7 +73,7 @@ class ZeroconfDiscovery:
 
     @asynccontextmanager
     async def browse(self, service: str) -> AsyncIterator[AsyncIterator[Announcement]]:
-        heard = _Heard(trio.lowlevel.current_trio_token())
+        heard = _Heard(trio.lowlevel.current_trio_token(), self._only)
         browsers: dict[Zeroconf, Any] = {}
 
         async def keep() -> None:
@@ -80,7 +81,7 @@ class ZeroconfDiscovery:
                 zeroconf = await self._current()
                 if zeroconf is not None and zeroconf not in browsers:
                     browsers.clear()
-                    browsers[zeroconf] = await trio.to_thread.run_sync(_browser, zeroconf, service, heard)
+                    await self._tried(_browse, browsers, zeroconf, service, heard)
                 await trio.sleep(POLL_S)
 
         async with self._used(keep):
@@ -93,7 +94,7 @@ class ZeroconfDiscovery:
                 for zeroconf, browser in browsers.items():
                     if zeroconf is self._zeroconf:
                         with trio.CancelScope(shield=True):
-                            await trio.to_thread.run_sync(browser.cancel)
+                            await self._tried(browser.cancel)
 
     @asynccontextmanager
     async def _used(self, keep: Any) -> AsyncIterator[None]:
@@ -159,11 +160,14 @@ class _Listener(ServiceListener):  # type: ignore[misc]
         self._heard = heard
 
     def add_service(self, zeroconf: Zeroconf, kind: str, name: str) -> None:
-        info = ServiceInfo(kind, name)
-        if info.load_from_cache(zeroconf) or _looked_up(info, zeroconf):
-            announcement = read_service(info)
-            if announcement is not None:
-                self._heard.tell(announcement)
+        try:
+            info = ServiceInfo(kind, name)
+            if info.load_from_cache(zeroconf) or _looked_up(info, zeroconf):
+                announcement = read_service(info, self._heard.only)
+                if announcement is not None:
+                    self._heard.tell(announcement)
+        except Exception as error:  # a name that is none, an interface that goes: here it would end all hearing
+            logger.debug("an announcement was left out: %s", error or type(error).__name__)
 
     def update_service(self, zeroconf: Zeroconf, kind: str, name: str) -> None:
         self.add_service(zeroconf, kind, name)
@@ -175,8 +179,9 @@ class _Listener(ServiceListener):  # type: ignore[misc]
 class _Heard:
     """What was heard, the newest for each name, on its way from zeroconf's thread to trio."""
 
-    def __init__(self, token: trio.lowlevel.TrioToken) -> None:
+    def __init__(self, token: trio.lowlevel.TrioToken, only: Sequence[str] | None = None) -> None:
         self.closed = False
+        self.only = only
         self._token = token
         self._waiting: dict[str, Announcement] = {}
         self._told: dict[str, Announcement] = {}
@@ -209,17 +214,17 @@ class _Heard:
 
 
 def _looked_up(info: ServiceInfo, zeroconf: Zeroconf) -> bool:
-    """Ask the LAN. An error here would end the browser's thread, and with it all hearing."""
+    """Ask the LAN, again when this process stood still meanwhile."""
     for _ in range(LOOKUPS_MAX):
         try:
             return bool(info.request(zeroconf, LOOKUP_MS))
         except EventLoopBlocked:
-            continue  # this process stood still meanwhile
+            continue
     return False
 
 
-def _browser(zeroconf: Zeroconf, service: str, heard: _Heard) -> Any:
-    return ServiceBrowser(zeroconf, f"{service}.local.", listener=_Listener(heard))
+def _browse(browsers: dict[Zeroconf, Any], zeroconf: Zeroconf, service: str, heard: _Heard) -> None:
+    browsers[zeroconf] = ServiceBrowser(zeroconf, f"{service}.local.", listener=_Listener(heard))
 
 
 def _register(zeroconf: Zeroconf, info: ServiceInfo) -> None:
@@ -234,10 +239,12 @@ def _unregister(zeroconf: Zeroconf, info: ServiceInfo) -> None:
 
 
 def listening_addresses(only: Sequence[str] | None = None) -> list[str]:
-    """One IPv4 and one IPv6 address (link-local if it has one) of each interface to search; loopback by IPv4."""
-    found = ["127.0.0.1"]
-    for interface in interfaces(only):
+    """One IPv4 and one IPv6 address (link-local if it has one) of each interface to search. Loopback, if it is up, by
+    IPv4, and whatever `only` says: nodes on one machine find each other by it."""
+    found: list[str] = []
+    for interface in interfaces(only, loopback=True):
         if interface.is_loopback:
+            found[:0] = interface.ip4[:1]
             continue
         found += interface.ip4[:1]
         local = [address for address in interface.ip6 if ipaddress.ip_address(address).is_link_local]
@@ -261,7 +268,7 @@ def service_info(announcement: Announcement) -> ServiceInfo:
         properties=properties, host_ttl=TTL_S, other_ttl=TTL_S)
 
 
-def read_service(info: ServiceInfo) -> Announcement | None:
+def read_service(info: ServiceInfo, only: Sequence[str] | None = None) -> Announcement | None:
     """What somebody announced, parsed and bounded; None for what is not ours."""
     texts: dict[str, str] = {}
     for key, value in list(info.properties.items())[:ADDRESSES_MAX + PROPERTIES_MAX + 1]:
@@ -278,7 +285,7 @@ def read_service(info: ServiceInfo) -> Announcement | None:
         if text is None:
             continue
         try:
-            addresses += _with_zones(parse_address(text))
+            addresses += _with_zones(parse_address(text), only)
         except NodeError:
             continue  # perhaps a newer kind of address
     if not name:
@@ -286,10 +293,10 @@ def read_service(info: ServiceInfo) -> Announcement | None:
     return Announcement(name, info.type.removesuffix(".local."), tuple(addresses), texts)
 
 
-def _with_zones(address: Address) -> list[str]:
+def _with_zones(address: Address, only: Sequence[str] | None) -> list[str]:
     """A link-local address is tried on each interface of ours that has one."""
     if not address.is_link_local:
         return [str(address)]
-    zones = [interface.name for interface in interfaces()
+    zones = [interface.name for interface in interfaces(only)
              if any(ipaddress.ip_address(own).is_link_local for own in interface.ip6)]
     return [str(Address("ip6", address.host, address.port, zone)) for zone in zones[:ZONES_MAX]]

@@ -7,20 +7,27 @@ nothing else. Leaves announcing to `hinet_node.real.discovery` and listening to 
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import re
+import socket
+import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import ifaddr
 
+from hinet_node.errors import UsageError
 from hinet_node.sessions.addresses import Address
 
 _DECOY = re.compile(
-    r"(docker|br-|veth|virbr|vboxnet|vmnet|vnet|tun|tap|wg|utun|ppp|tailscale|ts\d|zt|cni|flannel|cali|lxc|lxd|podman|"
-    r"awdl|llw|ipsec|gif|stf|anpi|nordlynx|proton|bridge\d|ifb|dummy|sit|ip6tnl|gre|kube)", re.IGNORECASE)
-_FLAG_UP, _FLAG_POINT_TO_POINT = 0x1, 0x10
+    r"(docker|br-(?!lan)|veth|virbr|vboxnet|vmnet|vnet|tun|tap|wg|utun|ppp|tailscale|ts\d|zt|cni|flannel|cali|lxc|lxd|"
+    r"podman|awdl|llw|ipsec|gif|stf|anpi|nordlynx|proton|bridge\d|ifb|dummy|sit|ip6tnl|gre|kube)", re.IGNORECASE)
+_SIOCGIFFLAGS = 0x8913
+_FLAGS_UP = 0x1 | 0x40
+"""Wanted up, and with a carrier: what an unplugged cable leads to can't be dialled."""
+_FLAG_POINT_TO_POINT = 0x10
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,9 @@ class Interface:
         return bool(addresses) and all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
 
-def interfaces(only: Sequence[str] | None = None) -> list[Interface]:
-    """Real interfaces that are up, loopback last. `only` names the interfaces to use instead of guessing."""
+def interfaces(only: Sequence[str] | None = None, *, loopback: bool = False) -> list[Interface]:
+    """Real interfaces that are up, loopback last. `only` names the interfaces to use instead of guessing; `loopback`
+    wants that one beside them."""
     found = []
     for adapter in ifaddr.get_adapters():
         name = adapter.name if isinstance(adapter.name, str) else adapter.name.decode("utf-8", "replace")
@@ -48,9 +56,23 @@ def interfaces(only: Sequence[str] | None = None) -> list[Interface]:
         interface = Interface(name, adapter.index or 0, ip4, ip6)
         if not (ip4 or ip6) or not _is_up(name):
             continue
-        if (name in only) if only is not None else (interface.is_loopback or not _is_decoy(name)):
+        if only is None:
+            wanted = interface.is_loopback or not _is_decoy(name)
+        else:
+            wanted = name in only or (loopback and interface.is_loopback)
+        if wanted:
             found.append(interface)
     return sorted(found, key=lambda interface: (interface.is_loopback, interface.name))
+
+
+def require_interface(name: str) -> tuple[str, ...]:
+    """The IP addresses that an interface has now, for an owner who named it. Errors: `UsageError` when there is none of
+    this name, naming those that there are."""
+    names = [known for _, known in socket.if_nameindex()]
+    if name not in names:
+        raise UsageError(f"this machine has no network interface {name!r}", code="E_NO_INTERFACE",
+                         next_step=f"one of: {', '.join(names)}   (ip -br addr shows their addresses)")
+    return tuple(host for interface in interfaces([name]) for host in (*interface.ip4, *interface.ip6))
 
 
 def dialable(listening: Sequence[Address], only: Sequence[str] | None = None) -> list[Address]:
@@ -76,15 +98,20 @@ def _on_interface(wildcard: Address, interface: Interface) -> list[Address]:
 
 
 def _flags(name: str) -> int | None:
+    """Asked of the kernel and not of /sys, which may show another network namespace's interfaces."""
+    if sys.platform != "linux":
+        return None  # what getifaddrs lists there is up
     try:
-        return int(Path("/sys/class/net", name, "flags").read_text(), 16)
-    except (OSError, ValueError):
-        return None  # not Linux: what getifaddrs lists is up
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            answer = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16sH22x", name.encode(), 0))
+    except OSError:
+        return None
+    return int(struct.unpack("16sH", answer[:18])[1])
 
 
 def _is_up(name: str) -> bool:
     flags = _flags(name)
-    return flags is None or bool(flags & _FLAG_UP)
+    return flags is None or flags & _FLAGS_UP == _FLAGS_UP
 
 
 def _is_decoy(name: str) -> bool:

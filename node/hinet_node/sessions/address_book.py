@@ -21,23 +21,35 @@ FILE_BYTES_MAX = 1 << 20
 
 
 class AddressBook:
-    """Addresses by device key. What was heard on the LAN comes first."""
+    """Addresses by device key. What was heard on the LAN comes first, what has failed last; what has failed while
+    another address led to the device is forgotten."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._heard: dict[bytes, tuple[str, ...]] = {}
+        self._boots: dict[bytes, str] = {}
         self._kept: dict[bytes, tuple[str, ...]] = _read(disk)
+        self._used: dict[bytes, str] = {public: places[0] for public, places in self._kept.items() if places}
+        """Where each was last dialled with success: perhaps a way in that the device does not know of itself."""
+        self._failed: dict[bytes, dict[str, None]] = {}
 
-    def hear(self, public: bytes, addresses: Sequence[str]) -> bool:
-        """A device announced itself on the LAN; True when this is news."""
+    def hear(self, public: bytes, addresses: Sequence[str], boot: str = "") -> bool:
+        """A device announced itself on the LAN; True when this is news: other addresses, or it was started anew."""
         found = tuple(str(address) for address in _parsed(addresses))[:ADDRESSES_MAX]
-        if self._heard.get(public) == found or not found:
+        if not found or (self._heard.get(public) == found and self._boots.get(public) == boot):
             return False
         self._heard.pop(public, None)
-        self._heard[public] = found
+        self._heard[public], self._boots[public] = found, boot
         while len(self._heard) > DEVICES_MAX:
-            del self._heard[next(iter(self._heard))]
+            oldest = next(iter(self._heard))
+            del self._heard[oldest], self._boots[oldest]
+        self._failed.pop(public, None)  # it says itself that it is there
         return True
+
+    def fail(self, public: bytes, address: str) -> None:
+        """The device was not found at an address of ours."""
+        if address in self.find(public):
+            self._failed.setdefault(public, {})[address] = None
 
     def keep(self, public: bytes, used: str | None, said: Sequence[str]) -> None:
         """A session is open: remember where it was dialled (`used`) and where the device says it listens.
@@ -45,26 +57,45 @@ class AddressBook:
         Link-local addresses are left out (their zone is the other machine's), and loopback ones unless that is how we
         reached it.
         """
+        failed = self._failed.pop(public, {})
+        if public in self._heard and failed:
+            left = tuple(address for address in self._heard[public] if address not in failed)
+            self._heard[public] = left
+        used = used or self._used.get(public)
+        if used in failed:
+            used = None
         near = used is not None and _is_loopback(used)
         offered = [address for address in _parsed(said)
                    if not address.is_link_local and address.port and (near or not address.is_loopback)]
         found = tuple(dict.fromkeys([*([used] if used else []), *map(str, offered)]))[:ADDRESSES_MAX]
-        if self._kept.get(public) == found or not found:
+        if not found:
             return
-        self._kept.pop(public, None)
-        self._kept[public] = found
-        while len(self._kept) > DEVICES_MAX:
-            del self._kept[next(iter(self._kept))]
+        if used:
+            self._used[public] = used
+        else:
+            self._used.pop(public, None)
+        if self._kept.get(public) != found:
+            self._kept.pop(public, None)
+            self._kept[public] = found
+            while len(self._kept) > DEVICES_MAX:
+                oldest = next(iter(self._kept))
+                del self._kept[oldest]
+                self._used.pop(oldest, None)
+            self._write()
+
+    def find(self, public: bytes) -> tuple[str, ...]:
+        """Where to try, best first: what failed last time comes late, and loopback, which can only be a guess unless
+        there is nothing else."""
+        known = dict.fromkeys((*self._heard.get(public, ()), *self._kept.get(public, ())))
+        failed = self._failed.get(public, {})
+        return tuple(sorted(known, key=lambda address: (_is_loopback(address), address in failed)))
+
+    def _write(self) -> None:
         try:
             value = {key.hex(): list(places) for key, places in self._kept.items()}
             self._disk.write_atomic(FILE, canonical.encode(value), private=True)
         except NodeError:
             pass  # a full disk costs the memory of where a device was, and nothing else
-
-    def find(self, public: bytes) -> tuple[str, ...]:
-        """Where to try, best first; loopback last, unless there is nothing else it can only be a guess."""
-        known = dict.fromkeys((*self._heard.get(public, ()), *self._kept.get(public, ())))
-        return tuple(sorted(known, key=_is_loopback))
 
 
 def _parsed(addresses: Iterable[str]) -> list[Address]:

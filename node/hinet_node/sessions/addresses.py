@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hinet_node.errors import UsageError
 
 ADDRESS_BYTES_MAX = 160
-_DNS_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?"
+_DNS_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _DNS_NAME = re.compile(rf"(?=.{{1,100}}\Z){_DNS_LABEL}(?:\.{_DNS_LABEL})*\.?")
 _ZONE = re.compile(r"[A-Za-z0-9_.:-]{1,32}")
 

@@ -1,30 +1,33 @@
 """When to dial whom: the devices of the chain that have no session, at the addresses in the book, with patience.
 
-Of two devices the one with the lower key dials at once and the other a few seconds later, so that they seldom dial each
+Of two devices the one with the lower key dials at once and the other a second later, so that they seldom dial each
 other at the same time, and still meet when only one of them knows of the other. Failures double the wait, with jitter;
-news of a device (it announced itself anew, a long session ended) ends it. Leaves sessions to `peers`.
+news of a device (it announced itself anew, a long session ended, our own address changed) ends it. Leaves sessions to
+`peers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
-from hinet_node.errors import NetworkError
+from hinet_node.errors import NetworkError, NodeError
 from hinet_node.ports import Connection, Network, Randomness
 from hinet_node.sessions.address_book import AddressBook
 from hinet_node.sessions.session import ChainStore, Session
 
 FIRST_WAIT_S = 0.05
-HIGHER_KEY_WAIT_S = 3.0
+HIGHER_KEY_WAIT_S = 1.0
 BACKOFF_S = 1.0
 BACKOFF_S_MAX = 60.0
 DIALS_MAX = 8
 DIAL_S = 10.0
 STAGGER_S = 0.3
+HEARD_PAUSE_S = 2.0
+"""Announcements that come sooner after one another end no wait: anybody on the LAN may send them."""
 LASTING_S = 10.0
 """A session that ends sooner counts as a failure: two devices that can't agree must not dial each other in a loop."""
 
@@ -65,9 +68,14 @@ class Dialler:
         self._targets: dict[bytes | str, Target] = {}
         self._news = trio.Event()
         self._dials = 0
+        self._heard_s: dict[bytes, float] = {}
 
     def look(self, public: bytes | None = None, *, heard: bool = False) -> None:
         """There is news: a session with this device ended, or (`heard`) it announced itself anew, or the chain grew."""
+        if heard and public is not None:
+            heard = trio.current_time() - self._heard_s.get(public, float("-inf")) >= HEARD_PAUSE_S
+            if heard and self._caller.store.chain().is_member(public):  # so that strangers fill no memory
+                self._heard_s[public] = trio.current_time()
         for key, target in self._targets_of(public) if public is not None else ():
             self._look_again(key, target, heard)
         self._news.set()
@@ -148,7 +156,7 @@ class Dialler:
                 target.public = (await self._caller.dial([key], timeout_s=DIAL_S)).public
             # Failures are forgotten once the session has lasted: one that is closed at once is one more failure.
             target.opened_s = trio.current_time()
-        except NetworkError as error:
+        except NodeError as error:  # a network's, or a usage error: an address in the settings that is none
             if error.code == "E_SELF":
                 target.public = self._caller.public
             self._put_off(target)
@@ -169,19 +177,21 @@ class Dialler:
 
 
 async def race(network: Network, addresses: Sequence[str], expected_public: bytes | None,
-               timeout_s: float) -> Connection:
+               timeout_s: float, failed_at: Callable[[str], None] = lambda address: None) -> Connection:
     """Connect to the first address that answers. Each next one starts when the one before failed, or a little later.
+    `failed_at` is told of each that failed (not of those that another one overtook).
 
     Errors: `NetworkError` that names each try.
     """
     won: list[Connection] = []
-    failures: list[NetworkError] = []
+    failures: list[NodeError] = []
 
     async def attempt(address: str, failed: trio.Event) -> None:
         try:
             connection = await network.dial(address, expected_public, timeout_s)
-        except NetworkError as error:
+        except NodeError as error:
             failures.append(error)
+            failed_at(address)
             failed.set()
             return
         if won:

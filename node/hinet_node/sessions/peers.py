@@ -36,7 +36,9 @@ SERVICE = "_hinet._tcp"
 GREETINGS_MAX = 64
 """Inbound sessions that are not open yet; more are turned away, so that strangers can't use up the node."""
 EVENTS_MAX = 256
-ADDRESS_POLL_S = 15.0
+ADDRESS_POLL_S = 3.0
+MOVED_PROBE_S = 2.0
+"""How long a session's other end may take to answer after our own address changed; a wrong guess costs a dial."""
 QUARANTINE_S = 60.0
 GOODBYE_S = 2.0
 
@@ -54,12 +56,14 @@ class LocalFacts:
 
 @dataclass(frozen=True)
 class PeerEvent:
-    """Something happened to a session. `kind` is "opened", "closed" or "refused" (no session came of it)."""
+    """Something happened to a session. `kind` is "opened", "closed" or "refused" (no session came of it); `code` is
+    that of the error that ended it, "" without one."""
 
     kind: str
     public: bytes
     reason: str
     session: Session | None = None
+    code: str = ""
 
 
 class Peers:
@@ -84,6 +88,7 @@ class Peers:
         self._subscribers: dict[trio.MemorySendChannel[PeerEvent], trio.MemoryReceiveChannel[PeerEvent]] = {}
         self._addresses: Sequence[str] = ()
         self._grown = trio.Event()
+        self._moved = trio.Event()
         self._ended = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._boot_nonce = b""
@@ -105,6 +110,7 @@ class Peers:
                     self._nursery = nursery
                     nursery.start_soon(self._spread_chain)
                     nursery.start_soon(self._dialler.run)
+                    nursery.start_soon(self._watch_addresses)
                     if self._discover:
                         nursery.start_soon(self._announce)
                         nursery.start_soon(self._browse)
@@ -154,7 +160,8 @@ class Peers:
         answers counts. Errors: `NetworkError` naming each try, or why the session was refused."""
         if self._nursery is None:
             raise NetworkError("The agent's network is not running.")
-        connection = await race(self._ports.network, addresses, expected_public, timeout_s)
+        connection = await race(self._ports.network, addresses, expected_public, timeout_s,
+                                lambda address: self._book.fail(expected_public or b"", address))
         public = connection.remote_public
         known = self.session_with(public)
         if known is not None or public == self.public:
@@ -209,7 +216,8 @@ class Peers:
         verdict = machine.session_verdict(
             first.hello if first is not None else None, session.hello, own=self.public,
             second_dialled_by_us=session.dialled_by_us,
-            first_dialled_by_us=first is not None and first.dialled_by_us)
+            first_dialled_by_us=first is not None and first.dialled_by_us,
+            first_open_ms=self.now_ms() - first.opened_ms if first is not None else 0)
         if first is None or verdict == machine.NEW:
             self._install(session)
         elif verdict == machine.KEEP_SECOND:
@@ -286,10 +294,11 @@ class Peers:
             self._ended.set()
             if self._sessions.get(session.public) is session:
                 del self._sessions[session.public]
+            code = "" if session.error is None else session.error.code
             if session.shown:
-                self._tell(PeerEvent("closed", session.public, session.reason, session))
+                self._tell(PeerEvent("closed", session.public, session.reason, session, code))
             elif session.error is not None:
-                self._tell(PeerEvent("refused", session.public, session.reason))
+                self._tell(PeerEvent("refused", session.public, session.reason, code=code))
             self._dialler.look(session.public)
 
     def _tell(self, event: PeerEvent) -> None:
@@ -314,7 +323,28 @@ class Peers:
                 if isinstance(self._addresses, tuple):
                     await trio.sleep_forever()  # a network whose addresses stay gives a tuple
                 while tuple(self._addresses) == addresses:
-                    await trio.sleep(ADDRESS_POLL_S)
+                    await self._moved.wait()
+                    self._moved = trio.Event()
+
+    async def _watch_addresses(self) -> None:
+        """This machine was plugged elsewhere, or woke up elsewhere: announce it, see which sessions have survived, and
+        dial the others at once. (Without this, a session over an address that is gone ends after 30 s of silence.)"""
+        known = tuple(self._addresses)
+        while not isinstance(self._addresses, tuple):  # a network whose addresses stay gives a tuple
+            await trio.sleep(ADDRESS_POLL_S)
+            if tuple(self._addresses) == known:
+                continue
+            known = tuple(self._addresses)
+            self._moved.set()
+            async with trio.open_nursery() as nursery:
+                for session in self.sessions:
+                    nursery.start_soon(self._see_if_alive, session)
+            for device in self.store.chain().members():
+                self._dialler.look(device.public, heard=True)
+
+    async def _see_if_alive(self, session: Session) -> None:
+        if not await session.lives(MOVED_PROBE_S):
+            session.shut("this device's address changed, and the connection with it")
 
     async def _browse(self) -> None:
         async with self._ports.discovery.browse(SERVICE) as found:
@@ -325,7 +355,7 @@ class Peers:
                     continue  # somebody else's use of the service name
                 if public == self.public:
                     self._check_own(announcement)
-                elif self._book.hear(public, announcement.addresses):
+                elif self._book.hear(public, announcement.addresses, announcement.properties.get("boot", "")):
                     self._dialler.look(public, heard=True)
 
     def _check_own(self, announcement: Announcement) -> None:
@@ -335,7 +365,7 @@ class Peers:
             where = ", ".join(announcement.addresses[:2])
             self._tell(PeerEvent("refused", self.public, str(CloneDetected(
                 f"Another machine is live with this device's own key ({where}): its disk or home was copied. Run "
-                "`hinet-node init --rekey` on one of the two."))))
+                "`hinet-node init --rekey` on one of the two.")), code=CloneDetected.code))
 
 
 def _refuse_clone(session: Session) -> None:

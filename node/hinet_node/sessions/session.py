@@ -66,6 +66,9 @@ class Session:
     """A session with a member device. Others get it when it is open: both hellos are done, the chains agree, membership
     was judged."""
 
+    relayed: bool = False
+    """Whether its bytes go through another device of the household."""
+
     def __init__(self, owner: Owner, connection: Connection, stream: Stream, own: Hello, *,
                  dialled_by_us: bool) -> None:
         self.address = connection.remote_address
@@ -75,6 +78,7 @@ class Session:
         """Set when the session is open, or over without having been."""
         self.over = trio.Event()
         self.is_open = False
+        self.opened_ms = 0
         self.shown = False
         """Whether `Peers` has told the node that this session opened; then it also tells that it closed."""
         self.error: ProtocolError | None = None
@@ -111,6 +115,11 @@ class Session:
         """What the peer said of itself when the session began."""
         assert self._hello is not None, "only open sessions are handed out"
         return self._hello
+
+    @property
+    def heads(self) -> tuple[bytes, ...]:
+        """The heads of the chain that the peer last said it holds: what it knows of who belongs."""
+        return self._machine.peer_heads
 
     async def request(self, message: Message, *, timeout_s: float = 30.0) -> Message:
         """Send a question and wait for its answer. Errors: `NetworkError` when the session ends or nothing comes within
@@ -152,11 +161,11 @@ class Session:
         if not self._machine.importing:
             self.feed(machine.ChainChanged(self._owner.store.chain()))
 
-    async def lives(self) -> bool:
-        """Probe the peer: whether it answers within the time that SPEC gives a clone."""
+    async def lives(self, timeout_s: float = limits.clone_probe_ms / 1000) -> bool:
+        """Probe the peer: whether it answers in time, by default that which SPEC gives a clone."""
         probed_ms = self._owner.now_ms()
         self.feed(machine.Probe())
-        with trio.move_on_after(limits.clone_probe_ms / 1000):
+        with trio.move_on_after(timeout_s):
             while not machine.answered_probe(self._machine, probed_ms):
                 if self.over.is_set() or self._machine.phase == "closed":
                     return False
@@ -200,6 +209,7 @@ class Session:
                 self._start(self._import, action.entries)
             elif isinstance(action, machine.Opened):
                 self._device, self._hello, self.is_open = action.device, action.hello, True
+                self.opened_ms = self._owner.now_ms()
                 self._rearm.set()
                 self.settled.set()
                 self._owner.opened(self)

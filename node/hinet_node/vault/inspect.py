@@ -52,6 +52,8 @@ def _devices(core: VaultCore, newest: dict[bytes, Head]) -> tuple[DeviceState, .
     names, members = core.household.names(), core.household.members()
     seqs = {device: head.seq for device, head in newest.items()}
     trees = {head.tree_chunk for head in newest.values()}
+    needed: frozenset[bytes] = frozenset()
+    held: dict[bytes, int] = {}
     states = []
     for device in sorted({*members, *core.peers_hold, core.household.device_public}):
         head = newest.get(device)
@@ -61,13 +63,28 @@ def _devices(core: VaultCore, newest: dict[bytes, Head]) -> tuple[DeviceState, .
             if all(other.tree_chunk == head.tree_chunk or _covered(head, other) for other in newest.values()):
                 behind = 0
         elif device in core.peers_hold or device == core.household.device_public:
-            held = core.peers_hold.get(device, core.head_hashes())
-            behind = sum(other.hash not in held for other in newest.values())
+            its = core.peers_hold.get(device, core.head_hashes())
+            behind = sum(other.hash not in its for other in newest.values())
         else:
             behind = None  # it never wrote, and was not met since the start
+        lacking = (0, 0)
+        if behind:
+            needed = needed or needs_of(core.heads.current(), core.store.read_list).packs
+            held = held or core.store.index.packs()
+            lacking = _lacking(core, device, head, {name: held[name] for name in needed if name in held})
         states.append(DeviceState(device, names.get(device, ""), head.seq if head else 0, behind, behind == 0,
-                                  head.time if head else 0))
+                                  head.time if head else 0, *lacking))
     return tuple(states)
+
+
+def _lacking(core: VaultCore, device: bytes, head: Head | None, needed: dict[bytes, int]) -> tuple[int, int]:
+    """Count and bytes of the needed packs (name -> size) that none of the heads which the device has brings with it."""
+    hashes = core.peers_hold.get(device, frozenset())
+    has = [one for one in core.heads.current()
+           if one.hash in hashes or (head is not None and (one.hash == head.hash or _covered(head, one)))]
+    there = needs_of(has, core.store.read_list).packs
+    sizes = [size for name, size in needed.items() if name not in there]
+    return len(sizes), sum(sizes)
 
 
 def _covered(head: Head, other: Head) -> bool:

@@ -67,6 +67,9 @@ class DeviceState:
     in_step: bool
     time: int
     """Unix seconds of its newest head, by its own clock; 0 without one."""
+    behind_packs: int = 0
+    """Packs held here that it needs and may lack: at most so many, since it may hold some of them already."""
+    behind_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ class VaultStatus:
             "packs_bytes": self.packs_bytes, "files": self.files, "files_bytes": self.files_bytes,
             "conflicts": self.conflicts, "missing_packs": self.missing_packs, "free_bytes": self.free_bytes,
             "devices": [{"device": d.device.hex(), "name": d.name, "head_seq": d.head_seq, "behind": d.behind,
-                         "in_step": d.in_step, "time": d.time, "copies": self.copies.get(d.device, 0)}
+                         "behind_packs": d.behind_packs, "behind_bytes": d.behind_bytes, "in_step": d.in_step,
+                         "time": d.time, "copies": self.copies.get(d.device, 0)}
                         for d in self.devices],
             "trouble": [{"code": t.code, "what": t.what, "next": t.next_step} for t in self.trouble],
         }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hinet_protocol import PROTOCOL_VERSION, canonical, limits, schema
 from hinet_protocol.chain import Chain
 from hinet_protocol.errors import (
     CodeUnknown,
     CodeWrong,
+    DeviceRevoked,
     JoinDeclined,
     JoinError,
     JoinInterrupted,
@@ -204,10 +206,7 @@ class Inviter:
         verify(self.peer, SIGN_JOIN_REQUEST, proved, found["proof"])
         if invitation.tier is not None and found["tier"] != invitation.tier:
             raise JoinError(f"The invitation is for a {invitation.tier} device, the joiner says {found['tier']}.")
-        if self.chain.device_named(found["name"]) is not None:
-            raise JoinError(
-                f"A device named {found['name']!r} belongs to the household already. Join again with --name."
-            )
+        self._check_against_chain(found)
         request = Certify(found["name"], self.peer, found["box"], invitation.role, found["tier"])
         after = replace(
             self,
@@ -217,6 +216,26 @@ class Inviter:
             deadline_s=now_s + limits.join_approval_s_max,
         )
         return after, (AskApproval(request.name, fingerprint(self.peer), request.tier, request.role),)
+
+    def _check_against_chain(self, found: dict[str, Any]) -> None:
+        """A joiner that lost the certificate which was made for it comes again with the same keys: it may have it then.
+        Raises what stands against a new certificate, or against the old one."""
+        known, named = self.chain.device(self.peer), self.chain.device_named(found["name"])
+        if known is None:
+            if named is not None:
+                raise JoinError(
+                    f"A device named {named.name!r} ({named.fingerprint}) belongs to the household already. Join again "
+                    "with --name, or if that one is gone for ever, revoke it there first."
+                )
+            return
+        if not known.live:
+            raise DeviceRevoked("The key of the joining device was removed from the household; it needs a new one.")
+        assert self.invitation is not None
+        if (known.role, known.tier, known.box_public) != (self.invitation.role, found["tier"], found["box"]):
+            raise JoinError(
+                f"The joining device has a certificate already, as {known.name!r}, {known.role}, {known.tier}. Invite "
+                f"it with --role {known.role} and let it join with --tier {known.tier}, or revoke it first."
+            )
 
     def _approved(self, accepted: bool, now_s: float) -> tuple[Inviter, tuple[Action, ...]]:
         if not accepted:

@@ -77,6 +77,8 @@ class Device:
     disk: SmallDisk | None = None
     port: int = 0
     told: dict[str, Any] = field(default_factory=dict)
+    run_options: tuple[str, ...] = ()
+    """More words for `hinet-node run`."""
     agent: Running | None = None
     frozen: bool = False
     ending: bool = False
@@ -135,7 +137,7 @@ class Device:
         """Start the agent; its output goes to a pipe that somebody must read (`agent.process.stdout`)."""
         listen = ["--listen", "127.0.0.1", "--port", str(self.port)] if self.port else []
         self.frozen = self.ending = False
-        self.agent = self._start(["run", *listen], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        self.agent = self._start(["run", *listen, *self.run_options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT)
 
     async def ready(self) -> None:
@@ -183,6 +185,16 @@ class Device:
         running, self.agent, self.frozen = self.agent, None, False
         if running is not None:
             running.close()
+
+    async def inside(self, *command: str) -> str:
+        """Run a command of the system, such as `ip`, in this device's network; what it printed. Errors: `SimnetError`.
+        """
+        assert self.net is not None, "only in a network of its own"
+        line = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.net.namespace}", "--", *command]
+        done = await trio.run_process(line, capture_stdout=True, capture_stderr=True, check=False)
+        if done.returncode:
+            raise SimnetError(f"`{' '.join(command)}` on {self.name}: {done.stderr.decode('utf-8', 'replace').strip()}")
+        return done.stdout.decode("utf-8", "replace")
 
     def signal(self, number: int) -> None:
         """To the agent, if one runs."""

@@ -158,20 +158,21 @@ class ProcessStage:
     # ---- devices ---------------------------------------------------------------------------------------------------
 
     async def found(self, device: DeviceSpec) -> None:
-        made = await self._add(device)
+        made = await self.add(device) if device.name not in self.devices else self._device(device.name)
         words = made.place / "words"
         await made.command("init", "--name", device.name, "--tier", device.tier, "--words-file", str(words))
         words.unlink(missing_ok=True)
         self.trace.event("found", device.name, household=device.household, tier=device.tier)
         await self.start(device.name)
 
-    async def join(self, device: DeviceSpec, *, by: str) -> None:
-        """By code over the network, also where a world would put the certificate into the chain directly."""
-        made = await self._add(device) if device.name not in self.devices else self._device(device.name)
-        shown = await self.call(by, "invite", role=device.role, accept=True, wait=False)
+    async def join(self, device: DeviceSpec, *, by: str, how: str = "code", options: Sequence[str] = ()) -> None:
+        """By code or ticket over the network, also where a world would put the certificate into the chain directly.
+        `options` are more words for `hinet-node join`."""
+        made = await self.add(device) if device.name not in self.devices else self._device(device.name)
+        shown = await self.call(by, "invite", role=device.role, accept=True, wait=False, carrier=how)
         await made.command("join", "--code-stdin", "--name", device.name, "--tier", device.tier, "--no-service",
-                           typed=shown["code"] + "\n")
-        self.trace.event("joined", device.name, by=by, role=device.role, tier=device.tier, how="code")
+                           *options, typed=shown[how] + "\n")
+        self.trace.event("joined", device.name, by=by, role=device.role, tier=device.tier, how=how)
         await self.start(device.name)
 
     async def kill(self, name: str) -> None:
@@ -209,7 +210,7 @@ class ProcessStage:
         first = self._device(name)
         if copy in self.devices:
             raise SimnetError(f"there is a device named {copy} already", next_step="give the clone another name")
-        twin = await self._add(replace(first.spec, name=copy))
+        twin = await self.add(replace(first.spec, name=copy))
         first.signal(signal.SIGSTOP)
         try:
             await trio.to_thread.run_sync(lambda: shutil.copytree(
@@ -237,6 +238,13 @@ class ProcessStage:
     def set_link(self, link: LinkSpec) -> None:
         self.trace.event("link", link.source, to=link.target)
         self._links.set(link)
+
+    def block_multicast_dns(self, blocked: bool = True) -> None:
+        """As networks do that keep their clients apart; all else passes."""
+        if not isinstance(self._carrier, Switch):
+            raise NotAtThisLevel("multicast can't be blocked on loopback", next_step=f"{FORM_VARIABLE}=namespaces")
+        self._carrier.blocks_multicast_dns = blocked
+        self.trace.event("multicast", blocked=blocked)
 
     def fill_disk(self, name: str, *, free_bytes: int = 0) -> None:
         self._disk(name).leave_free(free_bytes)
@@ -309,7 +317,8 @@ class ProcessStage:
                                  next_step=f"run it as root, and give {name} a disk_bytes")
         return disk
 
-    async def _add(self, spec: DeviceSpec) -> Device:
+    async def add(self, spec: DeviceSpec) -> Device:
+        """A device with a network and a home, and nothing in it yet."""
         if len(self.devices) >= DEVICES_MAX:
             raise SimnetError(f"more than {DEVICES_MAX} real devices", next_step="play it with --level world")
         if spec.name in self.devices:

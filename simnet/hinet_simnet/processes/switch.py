@@ -22,6 +22,8 @@ FRAMES_AT_ONCE = 64
 FRAMES_WAITING_MAX = 65_536
 """On all links together; what comes on top is lost, as in any switch."""
 MAC_BYTES = 6
+MULTICAST_DNS = (bytes.fromhex("01005e0000fb"), bytes.fromhex("3333000000fb"))
+"""The groups that networks with "client isolation" drop: IPv4's and IPv6's."""
 
 Counts = dict[tuple[str, str], tuple[int, int]]
 """(source, target) -> frames and bytes that were sent, arrived or not."""
@@ -39,6 +41,7 @@ class Switch:
         self._lock = threading.Lock()
         self._waiting: list[tuple[float, int, int, bytes]] = []
         self._number = 0
+        self.blocks_multicast_dns = False
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll.register(self._wake, select.EPOLLIN)
@@ -101,6 +104,8 @@ class Switch:
             except OSError:
                 return  # the interface is down: nothing comes from it
             target = frame[:MAC_BYTES]
+            if self.blocks_multicast_dns and target in MULTICAST_DNS:
+                continue
             if target[0] & 1:
                 for name in self._ports:
                     if name != source:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -22,6 +23,8 @@ from hinet_node.real.interfaces import Interface, dialable, interfaces
 from hinet_node.sessions.addresses import Address, parse_address
 
 SERVICE = f"_hinet-t{os.getpid() % 100000}._tcp"
+
+PLACE = ("/ip4/127.0.0.1/tcp/4001",)
 
 SPEAKER = """
 import sys, trio
@@ -152,6 +155,49 @@ def test_a_lookup_during_which_the_process_stood_still_is_made_again_and_leaves_
     tries.clear()
     assert not discovery_module._looked_up(Slept(9), None)
     assert len(tries) == discovery_module.LOOKUPS_MAX
+
+
+def test_a_search_that_can_not_begin_is_a_problem_to_tell_of_and_is_tried_again(monkeypatch: pytest.MonkeyPatch,
+                                                                               ) -> None:
+    tries: list[str] = []
+    begin = discovery_module._browse
+
+    def fail_once(*arguments: Any) -> None:
+        tries.append("browse")
+        if len(tries) == 1:
+            raise RuntimeError("the loop has ended")
+        begin(*arguments)
+
+    monkeypatch.setattr(discovery_module, "_browse", fail_once)
+    monkeypatch.setattr(discovery_module, "POLL_S", 0.1)
+
+    async def main() -> None:
+        discovery = ZeroconfDiscovery()
+        with trio.fail_after(30):
+            async with discovery.browse(SERVICE) as found, discovery.announce(Announcement("me", SERVICE, PLACE, {})):
+                assert (await anext(aiter(found))).name == "me"
+
+    trio.run(main)
+    assert len(tries) == 2
+
+
+def test_an_announcement_that_can_not_be_read_leaves_the_browser_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when an interface goes while its addresses are read: the thread that hears would end, and nobody notice."""
+    def refuse(*arguments: object) -> None:
+        raise OSError("no such device")
+
+    async def main() -> None:
+        monkeypatch.setattr(discovery_module, "read_service", refuse)
+        discovery = ZeroconfDiscovery()
+        with trio.fail_after(30):
+            async with discovery.browse(SERVICE) as found:
+                async with discovery.announce(Announcement("first", SERVICE, PLACE, {})):
+                    await trio.sleep(1)
+                monkeypatch.undo()
+                async with discovery.announce(Announcement("second", SERVICE, PLACE, {})):
+                    assert (await anext(aiter(found))).name == "second"
+
+    trio.run(main)
 
 
 def test_three_processes_without_any_lan_or_multicast_route_find_each_other() -> None:

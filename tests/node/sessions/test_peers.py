@@ -13,6 +13,7 @@ import trio
 from hinet_node.errors import NetworkError, NodeError, NoSpace, TryAgain
 from hinet_node.ports import Ports
 from hinet_node.sessions.address_book import FILE
+from hinet_node.sessions.dialling import HEARD_PAUSE_S
 from hinet_node.sessions.peers import SESSION_PROTOCOL, LocalFacts, PeerEvent, Peers, Session
 from hinet_protocol.chain import Chain, make_device_add, make_device_revoke, make_genesis
 from hinet_protocol.errors import VaultError
@@ -381,6 +382,96 @@ def test_a_lost_peer_is_dialled_again_after_it_restarts() -> None:
         assert anna.names() == ["bert", "cleo"]
         assert bert.names() == ["anna", "cleo"]
         assert anna.reasons("refused") == []
+
+    village(test)
+
+
+@pytest.mark.parametrize("discover", [True, False])
+@pytest.mark.parametrize("killed", ["anna", "bert"])
+def test_a_killed_device_that_returns_is_met_in_under_five_seconds(killed: str, discover: bool) -> None:
+    """Whichever of the two has the lower key, with multicast and without, however long it was away."""
+    for away_s in (1, 20, 900):
+        async def test(place: Village, away_s: int = away_s) -> None:
+            keys = {name: place.admit(name) for name in ("anna", "bert")}
+            nodes = {name: await place.start(name, keys[name]) for name in keys}
+            await trio.sleep(30)
+            place.kill(killed)
+            await trio.sleep(away_s)
+            (other,) = [node for name, node in nodes.items() if name != killed]
+            assert other.names() == []
+            if not discover:
+                place.lan.kill(other.name)  # multicast is blocked from now on
+            begun_s = trio.current_time()
+            await place.start(killed, keys[killed], disk=nodes[killed].disk, discover=discover)
+            while other.names() != [killed]:
+                await trio.sleep(0.01)
+            assert trio.current_time() - begun_s < 5
+
+        village(test)
+
+
+def test_a_device_that_only_the_others_can_dial_is_dialled_when_it_announces_itself_again() -> None:
+    async def test(place: Village) -> None:
+        keys = {name: place.admit(name) for name in ("anna", "bert")}
+        anna, bert = [await place.start(name, keys[name]) for name in keys]
+        await trio.sleep(30)
+        place.kill("bert")
+        await trio.sleep(900)  # by now anna tries about once a minute
+        bert.disk.remove(FILE)
+
+        def deaf(peers: Peers) -> None:
+            peers._browse = trio.sleep_forever  # type: ignore[method-assign]
+
+        begun_s = trio.current_time()
+        await place.start("bert", keys["bert"], disk=bert.disk, setup=deaf)
+        while anna.names() != ["bert"]:
+            await trio.sleep(0.01)
+        assert trio.current_time() - begun_s < 5
+
+    village(test)
+
+
+def test_a_connection_that_one_side_lost_is_replaced_at_once_by_the_one_that_it_dials_anew() -> None:
+    """Its address changed: its old connection is dead and its sibling does not know it yet."""
+    async def test(place: Village) -> None:
+        keys = {name: place.admit(name) for name in ("anna", "bert")}
+        anna, bert = [await place.start(name, keys[name]) for name in keys]
+        await trio.sleep(30)
+        for node, other in ((anna, bert), (bert, anna)):
+            (held,) = other.peers.sessions
+            (lost,) = node.peers.sessions
+            place.internet.partition([node.name], [other.name])
+            lost.shut("the address changed")
+            await trio.sleep(2)
+            place.internet.heal()
+            begun_s = trio.current_time()
+            while node.names() != [other.name] or other.peers.sessions == [held]:
+                await trio.sleep(0.01)
+            assert trio.current_time() - begun_s < 5
+            await trio.sleep(30)
+            assert node.names() == [other.name]
+            assert other.names() == [node.name]
+
+    village(test)
+
+
+def test_announcements_in_quick_succession_end_no_wait_so_nobody_can_make_us_dial_in_a_loop() -> None:
+    async def test(place: Village) -> None:
+        keys = {name: place.admit(name) for name in ("anna", "bert")}
+        anna = await place.start("anna", keys["anna"])
+        dialled: list[float] = []
+        dial = anna.peers.dial
+
+        async def count(*arguments: Any, **more: Any) -> Session:
+            dialled.append(trio.current_time())
+            return await dial(*arguments, **more)
+
+        anna.peers.dial = count  # type: ignore[method-assign]
+        for number in range(1000):  # anybody on the LAN may say so
+            if anna.peers._book.hear(keys["bert"].public, ["/ip4/10.0.0.1/tcp/9"], str(number)):
+                anna.peers._dialler.look(keys["bert"].public, heard=True)
+            await trio.sleep(0.06)
+        assert 10 < len(dialled) < 60 / HEARD_PAUSE_S * 3
 
     village(test)
 

@@ -208,8 +208,11 @@ class MuxedConnection:
         if self._nursery is None:
             raise NetworkError("The connection is gone.")
         send, receive = trio.open_memory_channel[MuxedStream | NetworkError](1)
-        # In a task of its own: cancelled half way, yamux would keep a stream that nobody knows.
-        self._nursery.start_soon(self._open, protocol, send)
+        try:
+            # In a task of its own: cancelled half way, yamux would keep a stream that nobody knows.
+            self._nursery.start_soon(self._open, protocol, send)
+        except RuntimeError as error:  # the nursery's last task has ended, and `run` had no turn yet to say so
+            raise NetworkError("The connection is gone.") from error
         try:
             result = await receive.receive()
         except trio.EndOfChannel:
@@ -272,6 +275,10 @@ class MuxedConnection:
                 nursery.start_soon(self._run_muxer, nursery)
                 await self._muxed.event_started.wait()
                 task_status.started()
+        except* Exception as errors:
+            # Cancelled in the moment that libp2p fails, its nurseries give both at once, which no `except Exception`
+            # inside catches. One connection is over then, and not the agent. (Handlers run elsewhere.)
+            logger.debug("connection to %s: %s", self.remote_address, errors)
         finally:
             self._nursery = None
             for stream in tuple(self._streams):

@@ -80,6 +80,9 @@ class Libp2pNetwork:
             raise NetworkError(f"{address} did not answer within {timeout_s:g} s.") from None
         except OSError as error:
             raise NetworkError(f"Nothing answers at {address}: {plainly(error)}.") from error
+        except (UnicodeError, ExceptionGroup) as error:
+            # A name that no resolver takes (it came from another machine); libp2p's own tasks, ended by the time-out.
+            raise NetworkError(f"{address} can't be dialled: {error}.") from error
 
 
 class _Host:
@@ -129,7 +132,7 @@ class _Host:
         try:
             with trio.move_on_after(HANDSHAKE_S):
                 connection = await self.connect(Wire(stream, is_initiator=False), self._sockets.peer_of(stream), None)
-        except NetworkError as error:
+        except (NetworkError, ExceptionGroup) as error:  # groups: libp2p's own tasks, ended by the time-out
             logging.getLogger(__name__).debug("refused: %s", error)
         finally:
             self._handshakes -= 1
@@ -175,8 +178,8 @@ class _Host:
     async def _handle(self, connection: MuxedConnection, stream: MuxedStream, handler: StreamHandler) -> None:
         try:
             await handler(connection, stream)
-        except NetworkError as error:
-            logging.getLogger(__name__).debug("stream from %s: %s", connection.remote_address, error)
+        except* NetworkError as errors:  # a handler has nurseries, and what comes out of those is a group
+            logging.getLogger(__name__).debug("stream from %s: %s", connection.remote_address, errors)
         finally:
             await stream.close()
 

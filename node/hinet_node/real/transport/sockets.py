@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, overload
 
 import trio
 
 from hinet_node.errors import NetworkError, PortBusy
 from hinet_node.real.interfaces import dialable
-from hinet_node.sessions.addresses import Address
+from hinet_node.sessions.addresses import Address, parse_address
 
 ADDRESSES_REFRESH_S = 1.0
 
@@ -50,7 +51,8 @@ class ListenAddresses(Sequence[str]):
 
     def _now(self) -> tuple[str, ...]:
         if trio.current_time() - self._read_at_s >= ADDRESSES_REFRESH_S:
-            self._addresses = tuple(str(address) for address in dialable(self._listening, self._only))
+            with suppress(OSError):  # such as no file descriptor left to ask the kernel with: what was known stays
+                self._addresses = tuple(str(address) for address in dialable(self._listening, self._only))
             self._read_at_s = trio.current_time()
         return self._addresses
 
@@ -130,6 +132,12 @@ async def open_listeners(addresses: Sequence[Address]) -> list[trio.SocketListen
     return listeners
 
 
+async def check_listening(addresses: Sequence[str]) -> None:
+    """Whether all of them could be listened on now; nothing is left open. Errors: as `open_listeners`."""
+    for listener in await open_listeners([parse_address(text) for text in addresses]):
+        listener.socket.close()
+
+
 def _listen(address: Address, port: int) -> trio.SocketListener:
     family = socket.AF_INET6 if address.kind == "ip6" else socket.AF_INET
     if address.kind not in ("ip4", "ip6"):
@@ -160,11 +168,11 @@ def _listening_at(listener: trio.SocketListener) -> Address:
 def _peer_of(stream: trio.SocketStream) -> str:
     try:
         host, port, *more = stream.socket.getpeername()
-    except OSError:
+        zone = socket.if_indextoname(more[1]) if more and more[1] else ""
+    except OSError:  # the peer left at once, or the interface did
         return "a peer that left at once"
     if not more:
         return str(Address("ip4", host, port))
-    zone = socket.if_indextoname(more[1]) if more[1] else ""
     return str(Address("ip6", host.split("%")[0], port, zone))
 
 

@@ -1,0 +1,127 @@
+"""Revoking in whole households, in virtual time: how fast it works, and who is said to know of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hinet_node.belonging.awareness import unaware_of
+from hinet_node.errors import NotAuthorised
+from hinet_simnet.pytest_plugin import MakeHousehold
+
+
+def device(h: Any, who: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {one["name"]: one for one in h.call(who, "status")["devices"]}[name]
+    return found
+
+
+def codes(h: Any, who: str) -> list[str]:
+    return [one["code"] for one in h.call(who, "status")["warnings"]]
+
+
+def test_sessions_of_a_revoked_device_are_closed_within_a_second_everywhere(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", "pocket", "lost", seed=1) as h:
+        h.until_meshed()
+        epoch = h.agent("pocket").membership.current_epoch()
+        begun_s = h.now_s()
+        done = h.call("cloud", "device.revoke", device="lost", reason="left in a train")
+        h.until(lambda: not h.agent("lost").peers.sessions, every_s=0.05)
+        assert h.now_s() - begun_s < 1
+        assert (sorted(done["told"]), done["not_told"]) == (["laptop", "pocket"], [])
+        h.until(lambda: h.agent("pocket").membership.current_epoch() != epoch, seconds=5)
+        assert h.agent("pocket").membership.current_epoch() not in h.agent("lost").membership.epoch_keys()
+
+
+def test_the_plan_says_who_is_away_and_changes_nothing(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", "pocket", seed=1) as h:
+        h.until_meshed()
+        h.stop("laptop")
+        h.until(lambda: len(h.agent("cloud").peers.sessions) == 1)
+        height = h.agent("cloud").membership.chain().height
+        plan = h.call("cloud", "device.revoke", device="pocket", dry_run=True)
+        assert (plan["done"], plan["away"], plan["remaining"]) == (False, ["laptop"], ["cloud", "laptop"])
+        assert plan["last_seen_unix_s"]
+        assert h.agent("cloud").membership.chain().height == height
+
+
+def test_whoever_was_away_is_named_until_it_says_that_it_knows(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", "pocket", "lost", seed=1) as h:
+        h.until_meshed()
+        h.stop("laptop")
+        h.until(lambda: len(h.agent("cloud").peers.sessions) == 2)
+        done = h.call("cloud", "device.revoke", device="lost")
+        assert (done["told"], done["not_told"]) == (["pocket"], ["laptop"])
+        for who in ("cloud", "pocket"):  # also where it was not typed
+            h.until(lambda who=who: device(h, who, "laptop")["unaware_of"] == ["lost"], seconds=5)
+            assert "E_NOT_TOLD" in codes(h, who)
+        h.restart("cloud")
+        assert device(h, "cloud", "laptop")["unaware_of"] == ["lost"], "a restart must not make anybody know more"
+        h.start("laptop")
+        for who in ("cloud", "pocket"):
+            h.until(lambda who=who: not device(h, who, "laptop")["unaware_of"])
+            assert "E_NOT_TOLD" not in codes(h, who)
+        h.stop("laptop")
+        h.until(lambda: device(h, "cloud", "laptop")["state"] == "away")
+        h.restart("cloud")
+        assert not device(h, "cloud", "laptop")["unaware_of"], "what it said is remembered"
+
+
+def test_a_device_that_joined_after_a_revocation_knows_of_it(household: MakeHousehold) -> None:
+    with household("cloud", "lost", seed=1) as h:
+        h.until_meshed()
+        h.call("cloud", "device.revoke", device="lost")
+        h.add("laptop")
+        chain = h.agent("cloud").membership.chain()
+        assert unaware_of(chain, {}, h.agent("cloud").membership.device_public) == {}
+
+
+def test_the_last_admin_is_not_revoked_and_the_way_by_the_words_is_named(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", seed=1) as h:
+        h.until_meshed()
+        for who in ("cloud", "laptop"):
+            with pytest.raises(NotAuthorised, match="the last admin") as caught:
+                h.call(who, "device.revoke", device="cloud")
+            assert caught.value.code == "E_LAST_ADMIN"
+            assert "--words-file" in (caught.value.next_step or "")
+
+
+def test_one_of_two_admins_is_told_to_be_revoked_elsewhere(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", roles={"laptop": "admin"}, seed=1) as h:
+        h.until_meshed()
+        with pytest.raises(NotAuthorised, match="itself") as caught:
+            h.call("cloud", "device.revoke", device="cloud")
+        assert caught.value.code == "E_SELF_REVOKE"
+        h.call("laptop", "device.revoke", device="cloud")
+        h.until(lambda: "E_REFUSED" in codes(h, "cloud"), seconds=5)
+        assert "was removed from the household" in h.call("cloud", "status")["warnings"][0]["what"]
+
+
+def test_what_a_sibling_said_of_itself_outlives_a_restart(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", seed=1) as h:
+        h.until_meshed()
+        met = device(h, "cloud", "laptop")
+        assert (met["state"], met["via"]) == ("connected", "direct")
+        h.stop("laptop")
+        h.restart("cloud")
+        kept = device(h, "cloud", "laptop")
+        assert (kept["state"], kept["via"]) == ("away", None)
+        for key in ("address", "version", "backends", "memory_bytes", "bases"):
+            assert kept[key] == met[key]
+        assert kept["last_seen_unix_s"] >= met["last_seen_unix_s"] > 0
+
+
+def test_how_far_a_copy_is_behind_is_counted_in_packs_and_bytes(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", seed=1) as h:
+        h.until_meshed()
+        h.put("cloud", "a", b"1" * 50_000)
+        h.until(lambda: device(h, "cloud", "laptop")["behind"] == {"packs": 0, "bytes": 0, "heads": 0})
+        h.stop("laptop")
+        h.put("cloud", "b", bytes(range(256)) * 400)
+        behind = device(h, "cloud", "laptop")["behind"]
+        status = h.call("cloud", "vault.status")
+        assert behind["heads"] >= 1
+        assert 1 <= behind["packs"] < status["packs"]
+        assert 0 < behind["bytes"] < status["packs_bytes"]
+        h.start("laptop")
+        h.until(lambda: device(h, "cloud", "laptop")["behind"]["packs"] == 0)

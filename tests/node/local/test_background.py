@@ -1,0 +1,138 @@
+"""`up`, `down` and `logs` with real agents on loopback, started and stopped as a person does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hinet_node import home
+from hinet_node.local import background, unit
+from hinet_node.local.client import agent_answers
+from hinet_node.local.unit_text import systemd_text
+
+Line = Callable[..., subprocess.CompletedProcess[str]]
+LOOPBACK = 'listen = ["127.0.0.1"]\ninterface = "lo"\n'
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    """Runs one command line in a home of its own; whatever agent is left at the end is stopped."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    folder = tmp_path / "home"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "hinet_node", "--home", str(folder), *arguments],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
+
+    try:
+        assert run("init", "--name", "first", "--words-file", str(tmp_path / "words")).returncode == 0
+        (folder / "config.toml").write_text(LOOPBACK)
+        yield run
+    finally:
+        holder = home.lock_holder(folder)
+        if holder:
+            os.kill(holder, signal.SIGKILL)
+
+
+def found(done: subprocess.CompletedProcess[str], code: int = 0) -> dict[str, Any]:
+    assert done.returncode == code, done.stdout + done.stderr
+    value: dict[str, Any] = json.loads(done.stdout)
+    return value
+
+
+def test_up_returns_when_the_agent_answers_and_down_when_it_has_ended(line: Line, tmp_path: Path) -> None:
+    begun = found(line("up", "--json"))
+    assert (begun["started"], begun["by"]) == (True, "process")
+    assert begun["process_id"] == home.lock_holder(tmp_path / "home")
+    assert os.getsid(begun["process_id"]) == begun["process_id"], "the end of this terminal would be its end"
+    assert found(line("status", "--json"))["agent"]["pid"] == begun["process_id"]
+    again = found(line("up", "--json"))
+    assert (again["started"], again["process_id"]) == (False, begun["process_id"])
+    assert line("status", "--check").returncode == 0
+
+    log = line("logs", "-n", "1000").stdout
+    assert "first is ready" in log
+    assert found(line("logs", "-n", "1", "--json"))["lines"] == [log.rstrip("\n").split("\n")[-1]]
+
+    assert found(line("down", "--json"))["stopped"]
+    assert not agent_answers(tmp_path / "home")
+    assert home.lock_holder(tmp_path / "home") is None
+    assert not (tmp_path / "home" / "run" / "agent.sock").exists()
+    assert found(line("down", "--json"))["stopped"] is False
+
+
+def test_what_keeps_the_agent_from_starting_is_said_with_its_own_code(line: Line, tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        error = found(line("up", "--port", str(port), "--json"), 5)
+    assert error["code"] == "E_PORT_BUSY"
+    assert str(port) in error["what"]
+    (tmp_path / "home" / "config.toml").write_text("port = 'many'\n")
+    assert "port" in found(line("up", "--json"), 2)["what"]
+    (tmp_path / "home" / "config.toml").write_text(LOOPBACK)
+    with home.locked(tmp_path / "home"):
+        assert found(line("up", "--json"), 6)["code"] == "E_HOME_LOCKED"
+    (tmp_path / "home" / "device.key").chmod(0o644)
+    assert found(line("up", "--json"), 4)["code"] == "E_KEY_OPEN"
+    assert not agent_answers(tmp_path / "home")
+
+
+MANAGER = """#!/bin/sh
+# A user manager of one unit, as far as `up` and `down` need it: it runs what the unit's ExecStart says.
+echo "$*" >> "$RECORD"
+case "$*" in
+  *is-active*) test -s "$RECORD.pid" && kill -0 "$(cat "$RECORD.pid")" 2>/dev/null ;;
+  *start*) setsid $(sed -n 's/^ExecStart=//p' "$UNIT") < /dev/null > /dev/null 2>&1 & echo $! > "$RECORD.pid" ;;
+  *stop*) kill "$(cat "$RECORD.pid")"; rm -f "$RECORD.pid" ;;
+esac
+"""
+
+
+def test_where_a_service_is_installed_up_and_down_go_through_its_manager(
+        line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(tmp_path / "home")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "systemctl").write_text(MANAGER)
+    (tmp_path / "bin" / "systemctl").chmod(0o755)
+    service = unit.Service("systemd", "hinet-node.service", tmp_path / "hinet-node.service", systemd_text(
+        Path(folder), sys.executable))
+    service.path.write_text(service.text)
+    for name, value in (("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"),
+                        ("RECORD", str(tmp_path / "record")), ("UNIT", str(service.path)),
+                        ("PYTHONPATH", os.pathsep.join(sys.path))):
+        monkeypatch.setenv(name, value)
+    begun = background.start(folder, service)
+    assert (begun.changed, begun.by) == (True, "service")
+    assert begun.process_id == int((tmp_path / "record.pid").read_text())
+    assert background.start(folder, service) == background.Outcome(False, "service", begun.process_id)
+    assert background.stop(folder, service) == background.Outcome(True, "service", begun.process_id)
+    assert home.lock_holder(folder) is None
+    assert not background.stop(folder, service).changed
+    calls = [call for call in (tmp_path / "record").read_text().splitlines() if "is-active" not in call]
+    assert calls == ["--user start hinet-node.service", "--user stop hinet-node.service"]
+
+
+def test_an_agent_that_runs_beside_an_installed_service_is_stopped_too(line: Line, tmp_path: Path) -> None:
+    service = unit.Service("systemd", "hinet-node.service", tmp_path / "hinet-node.service", "")
+    found(line("up", "--json"))
+    service.path.write_text("")
+    assert background.stop(str(tmp_path / "home"), service).by == "process"
+    assert home.lock_holder(tmp_path / "home") is None
+
+
+def test_up_before_init_says_what_to_type(line: Line, tmp_path: Path) -> None:
+    done = line("--home", str(tmp_path / "other"), "up")
+    assert done.returncode == 4
+    assert "hinet-node init" in done.stderr
+    assert not (tmp_path / "other").exists()

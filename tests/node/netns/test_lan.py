@@ -1,0 +1,285 @@
+"""Real agents on LANs as they are: no route, IPv6 only, decoys, no multicast, changing addresses, sleeping machines.
+
+Each device has a network namespace of its own; a userspace switch is the wire. Every scenario ends where an owner would
+look: the name in `devices --json`, with an open session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from hinet_node.errors import NodeError
+from hinet_simnet.processes.device import Device
+from hinet_simnet.processes.realtime import RunClock
+from hinet_simnet.processes.stage import ProcessStage, open_stage
+from hinet_simnet.scenario.model import DeviceSpec
+from hinet_simnet.trace import Trace
+
+PATIENCE_S = 120.0
+"""For a busy machine; nothing here takes so long on a quiet one."""
+FIRST, SECOND = DeviceSpec("first", "home", "cloud"), DeviceSpec("second", "home", "laptop")
+THIRD = DeviceSpec("third", "home", "pocket")
+
+
+def staged(play: Callable[[ProcessStage], Awaitable[None]]) -> ProcessStage:
+    """Play on a new stage, whose agents must not end by themselves, and return it, closed."""
+    stages: list[ProcessStage] = []
+
+    async def main() -> None:
+        async with open_stage(1, Trace(), form="namespaces") as stage:
+            stages.append(stage)
+            await play(stage)
+
+    trio.run(main, clock=RunClock())
+    assert stages[0].crashes == []
+    return stages[0]
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> float:
+    """How long it took, in seconds."""
+    begun_s = trio.current_time()
+    with trio.fail_after(PATIENCE_S):
+        while not await condition():
+            await trio.sleep(0.1)
+    return trio.current_time() - begun_s
+
+
+async def ip(device: Device, *commands: str) -> None:
+    """`ip COMMAND` in the device's network."""
+    for command in commands:
+        await device.inside("ip", *command.split())
+
+
+async def row(stage: ProcessStage, name: str, of: str) -> dict[str, Any]:
+    """What `devices --json` on one device says of another."""
+    rows = (await stage.devices[name].command("devices"))["devices"]
+    found: dict[str, Any] = {one["name"]: one for one in rows}[of]
+    return found
+
+
+async def meet(stage: ProcessStage, name: str, other: str, *, shown: bool = False) -> float:
+    """Wait until each has a session with the other, and `devices --json` shows it; seconds."""
+    async def met() -> bool:
+        return all([{one["name"]: one["state"] for one in (await stage.call(here, "devices"))["devices"]}.get(there)
+                    == "connected" for here, there in ((name, other), (other, name))])
+
+    took_s = await until(met)
+    if shown:
+        assert (await row(stage, name, other))["state"] == "connected"
+    return took_s
+
+
+async def addresses(stage: ProcessStage, name: str) -> list[str]:
+    """Where the agent says that it can be dialled."""
+    found: list[str] = (await stage.call(name, "status"))["agent"]["addresses"]
+    return found
+
+
+def hosts(found: Sequence[str]) -> set[str]:
+    return {text.split("/")[-3] for text in found}
+
+
+async def without_ip4(device: Device) -> None:
+    await ip(device, "-4 addr flush dev eth0")
+    while "tentative" in await device.inside("ip", "-6", "addr", "show", "dev", "eth0"):
+        await trio.sleep(0.05)
+
+
+def with_carrier(name: str, address: str) -> list[str]:
+    """The commands for an interface that is up and has a carrier, as a container's bridge with a container on it."""
+    return [f"link add {name} type veth peer name veth{name[:8]}", f"link set veth{name[:8]} up",
+            f"addr add {address} dev {name}", f"link set {name} up"]
+
+
+def test_two_devices_meet_on_a_lan_without_a_route_and_decoys_are_not_advertised() -> None:
+    async def play(stage: ProcessStage) -> None:
+        for spec, number in ((FIRST, 1), (SECOND, 2)):
+            made = await stage.add(spec)
+            await ip(made, "link add docker0 type bridge", "addr add 172.17.0.1/16 dev docker0", "link set docker0 up",
+                     "link add veth7 type veth peer name veth8", "link set veth7 master docker0", "link set veth7 up",
+                     "link set veth8 up", *with_carrier("br-1f2e3d4c5b6a", f"172.18.0.{number}/16"),
+                     *with_carrier("wg0", f"10.8.0.{number}/24"),
+                     "tuntap add dev hidden0 mode tun", f"addr add 10.8.1.{number}/24 dev hidden0",
+                     "link set hidden0 up")
+            assert "default" not in await made.inside("ip", "route")
+        await stage.found(FIRST)
+        await stage.join(SECOND, by="first")
+        await meet(stage, "first", "second", shown=True)
+        shown = await stage.call("first", "invite", accept=True, wait=False, carrier="ticket")
+        for found in (await addresses(stage, "first"), await addresses(stage, "second"), shown["addresses"]):
+            assert found
+            assert not [host for host in hosts(found) if host.startswith(("172.", "10.8."))], found
+            assert {text.split("/")[2] for text in found if "ip6zone" in text} == {"eth0"}, found
+
+    staged(play)
+
+
+def test_two_devices_meet_by_link_local_addresses_alone_and_announce_what_comes_later() -> None:
+    async def play(stage: ProcessStage) -> None:
+        for spec in (FIRST, SECOND):
+            await without_ip4(await stage.add(spec))
+        await stage.found(FIRST)
+        await stage.join(SECOND, by="first")
+        await meet(stage, "first", "second", shown=True)
+        found = await addresses(stage, "first")
+        assert [text for text in found if not text.startswith("/ip6zone/eth0/ip6/fe80::")] == []
+        for spec, number in ((FIRST, 1), (SECOND, 2)):
+            await ip(stage.devices[spec.name], f"addr add fd77::{number}/64 dev eth0 nodad")
+
+        async def told() -> bool:
+            return all([f"fd77::{number}" in hosts(await addresses(stage, name))
+                        for name, number in (("first", 1), ("second", 2))])
+
+        await until(told)
+        await stage.kill("second")
+        await stage.start("second")
+        await meet(stage, "first", "second")
+        assert b"fd77::" in (stage.devices["first"].home / "peers" / "addresses").read_bytes()
+
+    staged(play)
+
+
+def test_where_multicast_is_blocked_an_address_or_a_ticket_joins_and_stored_addresses_find_again() -> None:
+    async def play(stage: ProcessStage) -> None:
+        stage.block_multicast_dns()
+        await stage.found(FIRST)
+        made = await stage.add(SECOND)
+        shown = await stage.call("first", "invite", accept=True, wait=False)
+        with pytest.raises(NodeError, match="nobody on this network waits") as caught:
+            await made.command("join", shown["code"], "--name", "second", "--timeout", "1")
+        assert "--address" in (caught.value.next_step or "")
+        where = next(text for text in await addresses(stage, "first") if "/ip4/" in text)
+        await stage.join(SECOND, by="first", options=["--address", where])
+        await stage.join(THIRD, by="first", how="ticket")
+        await meet(stage, "first", "second", shown=True)
+        await meet(stage, "first", "third")
+        await stage.stop("second")  # without the setting: what finds again is the address book
+        settings = made.home / "config.toml"
+        kept = [line for line in settings.read_text().splitlines() if not line.startswith("static")]
+        settings.write_text("\n".join(kept))
+        await stage.start("second")
+        await meet(stage, "first", "second")
+        for name in ("first", "second"):
+            await stage.kill(name)
+            await trio.sleep(1)
+            await stage.start(name)
+            print(f"{name} was killed and is met again {await meet(stage, 'first', 'second'):.1f} s after its start")
+            await meet(stage, "first", "third")
+
+    staged(play)
+
+
+def test_a_changed_address_is_announced_the_old_one_dropped_and_a_lost_interface_survived() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        await stage.join(SECOND, by="first")
+        await meet(stage, "first", "second", shown=True)
+        second = stage.devices["second"]
+        await ip(second, "addr flush dev eth0", "addr add 10.77.9.9/16 dev eth0")
+        begun_s = trio.current_time()
+
+        async def moved() -> bool:
+            here = {one["name"]: one for one in (await stage.call("first", "devices"))["devices"]}["second"]
+            return hosts(await addresses(stage, "second")) == {"10.77.9.9"} and (
+                here["state"] == "connected" and "10.77.9.9" in here["address"])
+
+        await until(moved)
+        print(f"met at the new address after {trio.current_time() - begun_s:.1f} s")
+        await meet(stage, "first", "second")
+
+        await ip(second, "link set eth0 down")
+
+        async def alone() -> bool:
+            return not any("10.77." in text for text in await addresses(stage, "second"))
+
+        await until(alone)
+        await ip(second, "link set eth0 up")
+        begun_s = trio.current_time()
+        await until(lambda: negated(alone))
+        await meet(stage, "first", "second")
+        print(f"met {trio.current_time() - begun_s:.1f} s after the interface came back")
+        await stage.call("second", "vault.put", name="later", content=b"x")
+
+        async def came() -> bool:
+            return [item["name"] for item in (await stage.call("first", "vault.ls"))["items"]] == ["later"]
+
+        await until(came)
+        await stage.kill("second")
+        await trio.sleep(4)  # time to dial in vain where it was
+        await stage.start("second")
+        await meet(stage, "first", "second")
+        book = (stage.devices["first"].home / "peers" / "addresses").read_bytes()
+        assert b"10.77.9.9" in book
+        assert b"10.77.0.3" not in book, "where it was is forgotten"
+
+    staged(play)
+
+
+async def negated(condition: Callable[[], Awaitable[bool]]) -> bool:
+    return not await condition()
+
+
+def test_an_interface_by_name_is_the_only_one_that_is_used_also_loopback() -> None:
+    async def play(stage: ProcessStage) -> None:
+        made = await stage.add(FIRST)
+        await ip(made, *with_carrier("tun9", "10.99.0.1/24"))
+        made.run_options = ("--interface", "tun9")
+        await stage.found(FIRST)
+        assert {host for host in hosts(await addresses(stage, "first")) if not host.startswith("fe80")} == {"10.99.0.1"}
+        with pytest.raises(NodeError, match="no network interface 'nosuch'") as caught:
+            await made.command("invite", "--yes", "--no-wait", "--interface", "nosuch")
+        assert "eth0" in (caught.value.next_step or "")
+        await stage.stop("first")
+        made.run_options = ("--interface", "lo")
+        await stage.start("first")
+        shown = await made.command("invite", "--yes", "--no-wait", "--interface", "lo")
+        assert hosts(await addresses(stage, "first")) == hosts(shown["addresses"]) == {"127.0.0.1", "::1"}
+        # A second device on the same machine: another home, the same network.
+        neighbour = Device(SECOND, made.place / "neighbour", made.environment, net=made.net)
+        neighbour.place.mkdir(mode=0o700)
+        joined = await neighbour.command("join", shown["code"], "--name", "second", "--no-service", "--interface", "lo")
+        assert [one["name"] for one in joined["devices"]] == ["first", "second"]
+        assert 'interface = "lo"' in (neighbour.home / "config.toml").read_text()
+
+    staged(play)
+
+
+def test_a_process_that_stood_still_and_a_clock_that_jumps_cost_no_session() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        await stage.join(SECOND, by="first")
+        await meet(stage, "first", "second", shown=True)
+        await stage.freeze("second")
+        await trio.sleep(2)
+        await stage.thaw("second")
+        stage.set_clock("second", offset_s=40 * 86_400.0)
+        await trio.sleep(0.5)
+        stage.set_clock("second", offset_s=-86_400.0)
+        await meet(stage, "first", "second")
+
+    assert not [line for line in staged(play).trace.lines if "what=closed" in line]
+
+
+@pytest.mark.slow
+def test_a_laptop_that_slept_longer_than_a_session_lasts_meets_its_siblings_when_it_wakes() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        await stage.join(SECOND, by="first")
+        await meet(stage, "first", "second", shown=True)
+        second = stage.devices["second"]
+        await stage.freeze("second")
+        await ip(second, "link set eth0 down")
+
+        async def missed() -> bool:
+            return (await row(stage, "first", "second"))["state"] != "connected"
+
+        await until(missed)
+        await ip(second, "link set eth0 up")
+        await stage.thaw("second")
+        print(f"met {await meet(stage, 'first', 'second'):.1f} s after it woke")
+
+    staged(play)

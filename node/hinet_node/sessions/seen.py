@@ -17,7 +17,7 @@ def read(disk: Disk) -> dict[bytes, int]:
     """Device public key -> unix seconds by this machine's clock; empty when there is no such file or it is damaged."""
     try:
         rows = canonical.decode(disk.read(SEEN))
-        return {bytes(public): int(time_s) for public, time_s in rows}
+        return {public: time_s for public, time_s in rows if isinstance(public, bytes) and isinstance(time_s, int)}
     except (FileNotFoundError, ProtocolError, TypeError, ValueError):
         return {}
 

@@ -28,6 +28,8 @@ BYTES = (0, 1, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xC0, 0xC1, 0xC4, 0xC6, 0xC7,
 HEADS = (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff",
          b"\xdd\x00\x01\x00\x01", b"\xc9\xff\xff\xff\xff\x01", b"\xc7\x0c\xff" + b"\xff" * 12, b"\xd8\xff" + bytes(16))
 NEST_BYTES_MAX = 3_000
+INPUT_BYTES_MAX = 2 << 20
+COUNTS = (1, 2, 9, 65, 97, 1_025, 65_537)
 
 
 def damaged(raw: bytes, others: Sequence[bytes], random: Random) -> bytes:
@@ -38,7 +40,7 @@ def damaged(raw: bytes, others: Sequence[bytes], random: Random) -> bytes:
             return raw
     for _ in range(random.choice((1, 1, 1, 2, 4, 16))):
         raw = changed_bytes(raw, others, random)
-    return raw
+    return raw[:INPUT_BYTES_MAX]
 
 
 def noise(random: Random) -> bytes:
@@ -140,8 +142,7 @@ def anything(random: Random) -> Any:
     if kind == 6:
         return Deep(random)
     if kind == 5:
-        item = anything(random)
-        return [item] * random.choice((1, 2, 9, 65, 97, 1_025))
+        return [random.choice((0, None, b"", "a", [], bytes(32), 2**63))] * random.choice(COUNTS)
     return random.choice((INTEGERS, TEXTS, BINARIES, ODD, INTEGERS)[kind])
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hinet_protocol.chain import Chain, Device
-from hinet_protocol.chain.entries import DEVICE_REVOKE, Entry
+from hinet_protocol.chain import DEVICE_REVOKE, Chain, Device, Entry
 
 FOLLOWED_MAX = 64
 """Revoked devices that are followed up, the newest ones: a household of years does not slow `status` down."""

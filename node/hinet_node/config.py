@@ -18,6 +18,7 @@ from hinet_node.ports import Disk
 
 TIERS = ("cloud", "laptop", "pocket")
 ROLES = ("admin", "member", "keeper")
+BYTES_MAX = 65_536
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,15 @@ def listen_addresses(listen: Sequence[str], port: int) -> tuple[str, ...]:
 def read(disk: Disk) -> Config:
     """The home's settings; defaults when there is no file. Errors: `UsageError` naming the line or key."""
     try:
-        text = disk.read(CONFIG).decode("utf-8")
-        values: dict[str, Any] = tomllib.loads(text)
+        if disk.size(CONFIG) > BYTES_MAX:
+            raise ValueError(f"it is longer than {BYTES_MAX:,} bytes")
+        values: dict[str, Any] = tomllib.loads(disk.read(CONFIG).decode("utf-8"))
     except FileNotFoundError:
         return Config()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UsageError(f"{CONFIG} can't be read: its lists or tables are nested too deep",
+                         next_step=f"mend or remove {CONFIG} in the home") from None
+    except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise UsageError(f"{CONFIG} can't be read: {error}", next_step=f"mend or remove {CONFIG} in the home") from None
     kinds = {field.name: type(getattr(Config(), field.name)) for field in fields(Config)}
     for key, value in values.items():

@@ -126,11 +126,12 @@ _WIDE: dict[int, tuple[str, int, int]] = {
 class _Reader:
     """One pass over the bytes. `at` is the position of the next unread byte."""
 
-    __slots__ = ("at", "raw")
+    __slots__ = ("at", "raw", "values")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.at = 0
+        self.values = 1
 
     def take(self, count: int) -> bytes:
         end = self.at + count
@@ -189,6 +190,12 @@ class _Reader:
             return self.text(number)
         return self.items(number, depth) if kind == "list" else self.pairs(number, depth)
 
+    def count(self, more: int) -> None:
+        """A byte can be an empty list, which takes seventy bytes of memory: bounded apart from the length."""
+        self.values += more
+        if self.values > limits.values_max:
+            raise LimitError(f"More than {limits.values_max:,} values in one.")
+
     def text(self, count: int) -> str:
         try:
             return self.take(count).decode("utf-8")
@@ -199,12 +206,14 @@ class _Reader:
         _check_container(depth, count, limits.list_items_max, "list")
         if count > len(self.raw) - self.at:
             raise EncodingError("A list announces more items than bytes are left.")
+        self.count(count)
         return [self.value(depth + 1) for _ in range(count)]
 
     def pairs(self, count: int, depth: int) -> dict[str, Value]:
         _check_container(depth, count, limits.map_pairs_max, "map")
         if 2 * count > len(self.raw) - self.at:
             raise EncodingError("A map announces more pairs than bytes are left.")
+        self.count(2 * count)
         found: dict[str, Value] = {}
         last: str | None = None
         for _ in range(count):

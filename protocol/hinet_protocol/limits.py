@@ -8,6 +8,7 @@ possible in every state.
 value_depth_max = 16
 list_items_max = 65_536
 map_pairs_max = 1_024
+values_max = 1_048_576
 
 # Frames and messages (SPEC.md, 5)
 frame_bytes_max = 1_048_576

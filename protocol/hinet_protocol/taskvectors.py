@@ -284,7 +284,7 @@ def _check_row(row: TauTensor, offset: int) -> None:
         raise TauMalformed(f"Tensor {row.name} would have {row.size} entries; at most {VALUES_MAX} are allowed.")
     if type(row.kept) is not int or not 0 <= row.kept <= row.size:
         raise TauMalformed(f"Tensor {row.name} keeps {row.kept} of {row.size} entries.")
-    if row.codec not in CODECS:
+    if not isinstance(row.codec, str) or row.codec not in CODECS:
         raise TauMalformed(f"Tensor {row.name} has the unknown codec {row.codec!r}.")
     if type(row.length) is not int or type(row.offset) is not int or row.offset != offset or row.length < 0:
         raise TauMalformed(f"Tensor {row.name}'s block does not follow the one before it.")

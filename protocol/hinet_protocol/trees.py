@@ -33,6 +33,7 @@ page_entries_max = 2_048
 page_bytes_target = 1 << 20
 page_bytes_max = 4 << 20
 pages_max = 65_536
+lists_max = 131_072
 chunks_direct_max = 1_024
 attributes_bytes_max = 4_096
 _PAGE, _ROOT = "page", "root"
@@ -330,7 +331,7 @@ def _unpack(raw: bytes, kind: str, items_max: int) -> list[Any]:
         raise TreeMalformed("A tree chunk is too large.")
     try:
         value = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_map_len=0, max_ext_len=0,
-                                max_array_len=pages_max)
+                                max_array_len=pages_max, list_hook=_Lists().more, object_hook=_no_map)
         _require(_pack(value) == raw, "it is not written in the canonical form")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise TreeMalformed(f"A tree chunk can't be read: {error}.") from None
@@ -341,6 +342,22 @@ def _unpack(raw: bytes, kind: str, items_max: int) -> list[Any]:
     if not isinstance(value[2], list) or len(value[2]) > items_max:
         raise TreeMalformed("A tree chunk has no list, or one that is too long.")
     return value[2]
+
+
+class _Lists:
+    """Counts the lists of a chunk while they are made: a byte may be one, and take seventy bytes of memory."""
+
+    def __init__(self) -> None:
+        self._left = lists_max
+
+    def more(self, made: list[Any]) -> list[Any]:
+        self._left -= 1
+        _require(self._left >= 0, f"it has more than {lists_max:,} lists")
+        return made
+
+
+def _no_map(made: dict[Any, Any]) -> None:
+    raise TreeMalformed("A tree chunk can't be read: it holds a map.")
 
 
 def _require(fine: bool, what: str) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -126,6 +128,20 @@ def test_announced_sizes_are_checked_before_memory_is_taken() -> None:
         decode(b"\xde\x01\x00")
     with pytest.raises(LimitError, match="at most"):
         decode(bytes(limits.frame_bytes_max + 1))
+
+
+def test_small_values_do_not_add_up_to_much_memory() -> None:
+    crowded = b"\xdc\xff\xff" + b"\x90" * 65_535
+    full = b"\x9f" + crowded * 15
+    assert decode(full) is not None
+    with pytest.raises(LimitError, match="More than 1,048,576 values"):
+        decode(b"\xdc\x00\x11" + crowded * 17, 1 << 24)
+    tracemalloc.start()
+    with pytest.raises(LimitError):
+        decode(b"\xdc\x01\x00" + crowded * 256, 1 << 24)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 120 << 20
 
 
 @pytest.mark.parametrize("value", [1.5, {1: 2}, object(), 2**64, -(2**63) - 1, "\ud800", {"\ud800": 1}, {b"a": 1}])

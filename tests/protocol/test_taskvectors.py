@@ -229,6 +229,7 @@ def edited(change: dict[str, object], row: dict[int, object] | None = None) -> b
         ({}, {2: -1}, "keeps"),
         ({}, {2: True}, "keeps"),
         ({}, {3: "zip"}, "codec"),
+        ({}, {3: ["fp16"]}, "codec"),
         ({}, {4: 5}, "does not follow"),
         ({}, {5: 1 << 40}, "longer than its entries can need"),
         ({}, {5: 3}, "follow|bytes where"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,17 @@ def test_what_versions_have_seen_ends_a_page_too() -> None:
     pages = list(trees.cut_pages(tree, sorted(tree)))
     assert len(pages) > 3
     assert all(trees.decode_page(trees.encode_page(tree, page)) for page in pages)
+
+
+def test_a_page_of_millions_of_empty_lists_takes_little_memory() -> None:
+    crowded = b"\x93\xa4page\x01" + b"\xdd\x00\x00\x00\x3f" + (b"\xdc\xff\xff" + b"\x90" * 65_535) * 63
+    for raw in (crowded, crowded.replace(b"\x90", b"\x80")):
+        tracemalloc.start()
+        with pytest.raises(TreeMalformed):
+            trees.decode_page(raw)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 32 << 20
 
 
 def test_a_page_that_is_not_what_its_root_says_is_refused() -> None:

@@ -63,7 +63,7 @@ class Adapters:
                     for row in record["history"]]
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise IntegrityError(f"the record of the served revision is damaged ({error})",
                                  next_step="choose one again: hinet-node adapters promote REVISION",
                                  code="E_SERVED_DAMAGED") from error

@@ -115,9 +115,10 @@ class Bases:
                 return None
             return InstalledBase(digest=name, name=str(manifest["name"]), parameters=int(manifest["parameters"]),
                                  architecture=str(manifest.get("architecture", "")),
-                                 representations=tuple(manifest["representations"]),
+                                 representations=tuple({**row} for row in manifest["representations"]),
                                  notes=tuple(manifest.get("notes", ())))
-        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError, OverflowError,
+                RecursionError):
             return None
 
 

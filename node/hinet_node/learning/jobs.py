@@ -264,9 +264,11 @@ class Jobs:
             record = json.loads(self._disk.read(f"{FOLDER}/{job_id}/record.json"))
             names = Job.__dataclass_fields__
             job = Job(**{name: value for name, value in record.items() if name in names})
-        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+        except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
             return None
-        return job if job.id == job_id and job_id.partition("-")[0].isdigit() else None
+        whole = (type(job.attempts) is int and isinstance(job.kind, str) and isinstance(job.state, str)
+                 and isinstance(job.args, dict))
+        return job if whole and job.id == job_id and job_id.partition("-")[0].isdigit() else None
 
     def _empty(self, job_id: str) -> None:
         empty_folder(self._disk, f"{FOLDER}/{job_id}/work")

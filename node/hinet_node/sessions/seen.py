@@ -53,7 +53,7 @@ def read(disk: Disk) -> dict[bytes, Sighting]:
     """By device key; empty when there is no such file or it is damaged. Rows of an older form have a time only."""
     try:
         rows = canonical.decode(disk.read(SEEN))
-        return {bytes(public): _sighting(row) for public, row in rows}
+        return {public: _sighting(row) for public, row in rows if isinstance(public, bytes)}
     except (FileNotFoundError, ProtocolError, TypeError, ValueError):
         return {}
 

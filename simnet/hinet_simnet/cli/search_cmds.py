@@ -174,7 +174,8 @@ def _soaked_lines(soaked: Soaked, total: Total | None, traces: list[Path]) -> It
     from hinet_simnet.cli import showing
     from hinet_simnet.runs.ledger import GOAL_EVENTS
 
-    seeds = f"seeds {soaked.first_seed} to {soaked.next_seed - 1}"
+    seeds = (f"seeds {soaked.first_seed} to {soaked.next_seed - 1}" if soaked.next_seed > soaked.first_seed
+             else f"seeds from {soaked.first_seed}, which was not over")
     verdict = (output.style(f"{len(soaked.found)} of {soaked.runs} runs with findings", "red", "bold") if soaked.found
                else output.style("nothing found", "green", "bold"))
     yield f"{verdict}{' (interrupted)' if soaked.interrupted else ''}: {_soak_text(soaked)}; {seeds}"

@@ -58,7 +58,10 @@ async def revoke_and_power_cut(world: World) -> None:
     await household(world)
     await world.call("cloud", "device.revoke", device="pocket", reason="lost")
     await trio.sleep(5)
+    world.partition(["laptop"], ["cloud", "pocket"])  # else it is told again before anybody looks
     await world.restart("laptop")
+    await trio.sleep(5)
+    world.heal()
     await trio.sleep(20)
 
 
@@ -67,7 +70,7 @@ def test_a_chain_that_is_used_before_it_is_on_disk_goes_back_at_a_power_cut(
     assert watched(revoke_and_power_cut) == []
     monkeypatch.setattr(chain_store, "append", lambda disk, chain, added: None)
     assert any(finding.checker == "chains" and finding.node == "laptop" and "went back" in finding.message
-               for seed in range(1, 6) for finding in watched(revoke_and_power_cut, seed=seed))
+               for finding in watched(revoke_and_power_cut))
 
 
 async def revoke(world: World) -> None:

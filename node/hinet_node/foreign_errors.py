@@ -28,7 +28,7 @@ _PROTOCOL: dict[str, tuple[int, str | None]] = {
     "E_VERSION": (5, "update the older of the two devices; see: hinet-node version"),
     "E_STRANGER": (4, "join the household first: hinet-node join CODE"),
     "E_REVOKED": (4, "join again as a new device: set another --home, then hinet-node join CODE"),
-    "E_CLONE": (6, "stop one of the two copies; a copied home needs a device of its own: hinet-node join CODE"),
+    "E_CLONE": (6, "stop one of the two copies and give it keys of its own: hinet-node init --rekey"),
     "E_BUSY": (75, "try again in a moment"),
     "E_SILENT": (5, "see who is reachable: hinet-node status"),
     "E_VIOLATION": (5, "update the older of the two devices; see: hinet-node version"),

@@ -84,6 +84,7 @@ def run(wish: Wish) -> None:
         import trio
 
         from hinet_node.agent import Agent
+        from hinet_node.belonging.device_keys import settle_keys
         from hinet_node.belonging.membership import Membership
         from hinet_node.cli import real_ports
         from hinet_node.real.disk import RealDisk
@@ -95,6 +96,7 @@ def run(wish: Wish) -> None:
                          static=tuple(multiaddr(one) for one in config.static) + wish.static)
         ports = real_ports.build(folder, config)
         membership = Membership.load(ports.disk, ports.randomness, ports.clock)
+        settle_keys(ports.disk, membership.chain())
         agent = Agent(ports, membership, config, listen=configs.listen_addresses(config.listen, _port(folder, config)),
                       machine=machine.describe(), version=installed_version(), discover=wish.discover,
                       log=Journal(Path(folder) / home.LOG, to_stderr=not wish.quiet), socket=home.socket_path(folder))

@@ -43,7 +43,8 @@ def init(code: Annotated[str, typer.Argument(metavar="[CODE]", help="With --reke
                                                                        "passphrase opens. With --recover: read "
                                                                        "it.")] = "",
          passphrase_file: root_key.PassphraseFile = "",
-         yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask the words back.")] = False,
+         yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: neither the words back, nor about "
+                                                              "the copy.")] = False,
          recover: Annotated[bool, typer.Option("--recover", help="Make this machine an admin of the identity whose "
                                                                  "words you have.")] = False,
          chain: Annotated[str, typer.Option(metavar="FILE", help="With --recover: the chain, from identity "
@@ -69,7 +70,7 @@ def init(code: Annotated[str, typer.Argument(metavar="[CODE]", help="With --reke
     elif rekey:
         from hinet_node.cli import rekey_cmd
 
-        rekey_cmd.rekey(code, name=name, addresses=tuple(address or ()), timeout_s=timeout)
+        rekey_cmd.rekey(code, name=name, addresses=tuple(address or ()), timeout_s=timeout, ask=not yes)
     else:
         _init(name, tier, words_file, sealed_root, passphrase_file, ask=not yes)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from hinet_node.api import Emit, Handler, text_of, whole_number_of
 from hinet_node.errors import IntegrityError, NodeError, UsageError
+from hinet_node.home import DEVICE_KEY, DEVICE_KEY_NEXT
 from hinet_node.ports import Disk
 from hinet_node.vault import Household, Item, Progress, Vault
 
@@ -146,7 +147,7 @@ def find_files(roots: list[Path], under: bytes) -> tuple[list[tuple[bytes, Path]
 
 def _holds_key(path: Path) -> bool:
     """Whether this is the key file of a node."""
-    if path.name != "device.key":
+    if path.name not in (DEVICE_KEY, DEVICE_KEY_NEXT):
         return False
     try:
         return stat.S_ISREG(path.lstat().st_mode) and path.read_bytes().startswith(KEY_MAGIC)

@@ -35,7 +35,7 @@ from hinet_protocol.chain import Chain
 from hinet_protocol.errors import CloneDetected, ProtocolError
 
 ANSWER_S = 5.0
-SECRETS = (home.DEVICE_KEY, "root.sealed")
+SECRETS = (home.DEVICE_KEY, home.DEVICE_KEY_NEXT, "root.sealed")
 SECRET_FOLDERS = (home.INVITATIONS,)
 BULKY = ("bases", "packs", "jobs")
 ERRORS_LOG = "log/errors.log"

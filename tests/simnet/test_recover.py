@@ -7,11 +7,13 @@ import trio
 
 from hinet_node.belonging import recovery
 from hinet_node.belonging.membership import Membership, draw_keys
-from hinet_node.belonging.recover_stream import Found, ask_siblings
+from hinet_node.belonging.recover_stream import ANSWERS_MAX, FIRST_S, Found, ask_siblings
 from hinet_node.errors import NetworkError
 from hinet_node.ports import Ports
-from hinet_protocol.chain import Chain
+from hinet_protocol.chain import Chain, make_genesis
+from hinet_protocol.frames import encode_frame
 from hinet_protocol.identity import RootKey
+from hinet_protocol.messages import ChainEntries, to_wire
 from hinet_protocol.recovering import RECOVER_PROTOCOL
 from hinet_simnet.randomness import SeededRandomness
 from hinet_simnet.scenario.model import DeviceSpec
@@ -41,6 +43,10 @@ async def household(world: World) -> None:
 
 async def ask(world: World, ports: Ports, root: RootKey = ROOT, addresses: tuple[str, ...] = ()) -> Found:
     return await ask_siblings(ports, draw_keys(ports.randomness), root, addresses, 60.0)
+
+
+def chain_of_a_neighbour() -> tuple[bytes, ...]:
+    return Chain.from_entries([make_genesis(RootKey(b"n" * 32), 1)]).raws()
 
 
 async def recover(world: World, chain: Chain, *, revoke_others: bool = False) -> Membership:
@@ -124,6 +130,13 @@ def test_a_sibling_that_talks_nonsense_holds_nobody_up() -> None:
             for _ in range(100):
                 await stream.send_all(noise.draw(1_000))  # type: ignore[attr-defined]
 
+        foreign = chain_of_a_neighbour()
+
+        async def another_identity(connection: object, stream: object) -> None:
+            frame = encode_frame(to_wire(ChainEntries(foreign, False)))
+            await stream.send_all(frame)  # type: ignore[attr-defined]
+            await trio.sleep_forever()
+
         async def silent(connection: object, stream: object) -> None:
             await trio.sleep_forever()
 
@@ -134,6 +147,11 @@ def test_a_sibling_that_talks_nonsense_holds_nobody_up() -> None:
             assert found.chain is not None
             assert len(found.where) == 1
             assert found.failures
+        other = world.ports("liar")
+        async with other.network.serve(keys.sign_seed, ["/ip4/0.0.0.0/tcp/0"],
+                                       {RECOVER_PROTOCOL: another_identity}) as bad:
+            with pytest.raises(NetworkError, match="another identity than the words"):
+                await ask(world, ports, addresses=tuple(bad))
         other = world.ports("liar")
         async with other.network.serve(keys.sign_seed, ["/ip4/0.0.0.0/tcp/0"], {RECOVER_PROTOCOL: silent}) as bad:
             found = await ask(world, ports, addresses=(*tuple(bad), *true))
@@ -150,12 +168,14 @@ def test_strangers_that_ask_and_say_nothing_use_up_no_agent() -> None:
         address = world.running_agent("pocket").addresses[0]
         async with ports.network.serve(keys.sign_seed, [], {}):
             connection = await ports.network.dial(address, None, 5.0)
-            for _ in range(20):
+            for _ in range(ANSWERS_MAX):
                 await connection.open_stream(RECOVER_PROTOCOL)
-            await trio.sleep(40)
+            await trio.sleep(1)
+            with pytest.raises(NetworkError, match="busy"):
+                await ask(world, world.ports("other"), addresses=(address,))
+            await trio.sleep(FIRST_S)
+            assert (await ask(world, world.ports("other"), addresses=(address,))).chain is not None
             await connection.close()
-        found = await ask(world, world.ports("new"), addresses=(address,))
-        assert found.chain is not None
         assert not world.crashes
 
     run_world(story, seed=5)

@@ -24,8 +24,9 @@ from hinet_protocol.frames import FrameDecoder
 from hinet_protocol.identity import DeviceKeys, RootKey, peer_public
 from hinet_protocol.recovering import RECOVER_PROTOCOL, check_answer, check_recover_open, make_recover_open
 
-ANSWERS_MAX = 4
-"""Askers that are served at once; strangers among them are turned away after their first message."""
+ANSWERS_MAX = 64
+"""Askers that are served at once. Strangers among them are turned away after their first message, or `FIRST_S`."""
+FIRST_S = 5.0
 STEP_S = 30.0
 DIAL_TIMEOUT_S = 5.0
 LAN_S = 5.0
@@ -59,9 +60,11 @@ class RecoverAnswer:
 
     async def _answer(self, connection: Connection, stream: Stream) -> None:
         if self._answering > ANSWERS_MAX:
-            raise SessionBusy("This device is busy with other recoveries. Try again in a moment.")
+            raise SessionBusy("This device is busy with others that ask. Try again in a moment.")
         chain, asked = self._membership.chain(), self._membership.device_public
-        message = await _Messages(stream, limits.frame_bytes_max).following()
+        message: messages.Message | None = None
+        with trio.move_on_after(FIRST_S):
+            message = await _Messages(stream, limits.frame_bytes_max).following()
         if not isinstance(message, messages.RecoverOpen):
             raise JoinError(f"A recovery begins with RecoverOpen, not with {type(message).__name__}.")
         check_recover_open(message, chain, asker=connection.remote_public, asked=asked)

@@ -85,6 +85,10 @@ def test_a_sealed_root_recovers_and_puts_all_others_out(line: Line) -> None:
     Path("passphrase").write_text("five words that nobody guesses\n")
     told(line("cloud", "identity", "seal", "sealed", "--words-file", "words", "--passphrase-file", "passphrase",
               "--json"))
+    assert told(line("cloud", "identity", "seal", "sealed-spare", "--words-file", "words.spare", "--passphrase-file",
+                     "passphrase", "--json"))["spare"]
+    refused(line("cloud", "identity", "seal", "sealed", "--words-file", "words", "--passphrase-file", "passphrase"), 2,
+            "exists already")
     told(line("cloud", "identity", "export-chain", "chain", "--json"))
     found = told(line("new", "init", "--recover", "--sealed-root", "sealed", "--passphrase-file", "passphrase",
                       "--chain", "chain", "--name", "cloud", "--revoke-others", "--json"))

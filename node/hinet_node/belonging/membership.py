@@ -191,6 +191,11 @@ class Membership:
         """Errors: `NotAuthorised` when this device may not do what only admins may."""
         if not self._chain.can_sign(self.keys.public) or self.role != "admin":
             admins = ", ".join(device.name for device in self._chain.members() if device.role == "admin")
+            if self.device.live and self.device.role == "admin":
+                raise NotAuthorised(f"only an admin device may {work}, and the certificate of {self.name} has ended by "
+                                    "this machine's clock", code="E_CERTIFICATE_EXPIRED",
+                                    next_step=f"it is renewed while the agent runs, if another admin is in reach or "
+                                              f"there is none ({admins}): hinet-node run")
             raise NotAuthorised(f"only an admin device may {work}, and {self.name} is a {self.role}",
                                 next_step=f"do it on an admin device: {admins}")
 

@@ -46,18 +46,22 @@ def show() -> None:
 @app.command()
 def seal(file: NewFile, words_file: root_key.WordsFile = "",
          passphrase_file: root_key.PassphraseFile = "") -> None:
-    """Write the root, from its words, to a new file that a passphrase opens."""
+    """Write the root, from its words (or the spare ones), to a new file that a passphrase opens."""
     from hinet_node.belonging.recovery import check_root
     from hinet_node.cli.local_work import load_membership
+    from hinet_protocol.identity import root_commitment
 
     chain = load_membership().chain()
     key = root_key.read_root(words_file)
-    check_root(chain, key)
+    spare = root_commitment(key.public) == chain.root_promise
+    if not spare:
+        check_root(chain, key)
     passphrase = root_key.read_passphrase(passphrase_file, new=True)
     with root_key.new_files() as write:
         write(Path(file), root_key.sealed(key, passphrase))
-    output.emit("hinet.identity-seal/1", {"file": file}, [
-        f"{file} holds the root; the passphrase opens it. Keep both, in two places; the paper stays good."])
+    output.emit("hinet.identity-seal/1", {"file": file, "spare": spare}, [
+        f"{file} holds the {'spare root' if spare else 'root'}; the passphrase opens it. Keep both, in two places; the "
+        "paper stays good."])
 
 
 @app.command("export-chain")

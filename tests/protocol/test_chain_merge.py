@@ -231,7 +231,7 @@ def test_the_running_state_is_what_settling_the_whole_past_gives(steps: list[tup
     graph = union(*grow(steps))._graph
     for node in graph.ordered():
         settled = settle(graph, node.past)
-        live_keys = [key for key in settled.certificates if settled.live(key)]
+        live_keys = [key for key in settled.introductions if settled.live(key)]
         admins = {key for key in live_keys if settled.introduction(key).role == "admin"}
         assert node.members.admins == admins
 

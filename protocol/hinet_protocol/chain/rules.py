@@ -175,11 +175,11 @@ def _check_new_keys(place: _Place) -> None:
 def _check_name(place: _Place) -> None:
     """No other live device has the name. One that it bore before its certificate was renewed under another is free."""
     name = place.entry.body["name"]
-    for public, nodes in place.graph.holders_of(name, place.past):
-        if public == place.entry.continues or not place.live(public):
+    for public, nodes in place.graph.holders_of(name, place.past, place.entry.continues):
+        if not place.live(public):
             continue
-        certificates = place.graph.certificates_of(public, place.past)
-        if all(any(later is not node and later.follows(node) for later in certificates) for node in nodes):
+        renewals = place.graph.renewals_of(public, place.past)
+        if all(any(later is not node and later.follows(node) for later in renewals) for node in nodes):
             continue
         raise EntryConflict(f"A device named {name!r} belongs to the household already. Choose another.")
 

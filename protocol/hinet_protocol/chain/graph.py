@@ -217,11 +217,9 @@ class Graph:
         """A key has a certificate inside a past."""
         return any(mask >> node.index & 1 for node in self._introductions.get(public, ()))
 
-    def holders_of(self, name: str, mask: int, but: bytes | None) -> Iterator[tuple[bytes, list[Node]]]:
-        """Keys but one with their certificates under a name inside a past, letter case aside."""
-        for public, nodes in self._names.get(name.casefold(), {}).items():
-            if public != but and (found := _inside(nodes, mask)):
-                yield public, found
+    def holders_of(self, name: str) -> Iterable[tuple[bytes, list[Node]]]:
+        """Keys with all their certificates under a name, letter case aside."""
+        return self._names.get(name.casefold(), {}).items()
 
     def box_introduced(self, box: bytes, mask: int) -> bool:
         """An X25519 key came into the household inside a past."""

@@ -41,8 +41,7 @@ def household_warnings(membership: Membership, household: Mapping[str, Any], now
     found = []
     devices = household["devices"]
     if not membership.device.live:
-        found.append(warning("E_REVOKED", "this device was put out of the household",
-                             "join again as a new device: hinet-node --home PATH join CODE"))
+        found.append(revoked_warning("this device was put out of the household"))
     for device in devices:
         if device["state"] == "void":
             found.append(warning("E_VOID", f"the certificate of {device['name']} does not count any more: whoever "
@@ -59,6 +58,11 @@ def household_warnings(membership: Membership, household: Mapping[str, Any], now
                              "revoked", f"start the agent there, in reach of {membership.name} or of another device "
                              "that knows"))
     return found
+
+
+def revoked_warning(what: str) -> dict[str, str]:
+    """This device does not belong any more, or so others say."""
+    return warning("E_REVOKED", what, "join again as a new device: hinet-node --home PATH join CODE")
 
 
 def _certificate_warning(device: Mapping[str, Any], left_s: float) -> list[dict[str, str]]:

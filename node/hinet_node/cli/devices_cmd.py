@@ -76,7 +76,7 @@ def _lines(device: dict[str, Any]) -> list[str]:
             ["backends", ", ".join(output.clean(name) for name in device["backends"]) or "-"],
             ["memory", output.size_text(device["memory_bytes"]) if device["memory_bytes"] else "-"],
             ["bases", ", ".join(digest[:16] for digest in device["bases"]) or "-"],
-            ["vault", f"behind by {behind_text(device)}" if device["behind"] else "-"]]
+            ["vault", _vault(device)]]
     if device["revoke_reason"]:
         rows.append(["revoked", output.clean(device["revoke_reason"])])
     if device["unaware_of"]:
@@ -93,6 +93,12 @@ def _certificate(expires_unix_s: int | None) -> str:
         return output.style(f"ran out on {until}: the rights of a keeper are left", "red")
     left = f"ends {until}, in {days} {'day' if days == 1 else 'days'}"
     return output.style(left, "yellow") if days < 30 else left
+
+
+def _vault(device: dict[str, Any]) -> str:
+    if device["behind"] is None:
+        return "-"
+    return f"behind by {behind_text(device)}" if device["behind"]["heads"] else output.style("in step", "green")
 
 
 def _last_seen(device: dict[str, Any]) -> str:

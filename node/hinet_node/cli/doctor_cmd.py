@@ -53,7 +53,7 @@ def judged(facts: Facts) -> list[dict[str, Any]]:
     for check in CHECKS:
         finding = check.judge(facts)
         rows.append({"number": check.number, "name": check.name, "state": finding.state, "said": finding.said,
-                     "fix": finding.fix or None, "fixable": finding.fixable})
+                     "fix": finding.fix.replace("hinet-node ", context.typed("")) or None, "fixable": finding.fixable})
     return rows
 
 

@@ -18,6 +18,7 @@ from hinet_node.belonging.household import (
     find_device,
     household_warnings,
     revocation_consequences,
+    revoked_warning,
     warning,
 )
 from hinet_node.local.vault_verbs import vault_status
@@ -129,10 +130,15 @@ def _warnings(agent: Agent, household: Mapping[str, Any]) -> list[dict[str, str]
     found = household_warnings(agent.membership, household, agent.ports.clock.now_unix_s())
     for reason in agent.clones.values():
         found.append(warning(CloneDetected.code, reason, "on one of the two: hinet-node init --rekey"))
+    names = agent.membership.names()
+    if agent.removed_by and agent.membership.device.live:
+        say = "says" if len(agent.removed_by) == 1 else "say"
+        found.append(revoked_warning(f"{', '.join(names[public] for public in agent.removed_by)} {say} that this device "
+                                     "was put out of the household"))
     for public, reason in agent.refused.items():
-        if public in agent.clones:
+        if public in agent.clones or public in agent.removed_by:
             continue
-        name = agent.membership.names().get(public, "a device")
+        name = names.get(public, "a device")
         found.append(warning("E_REFUSED", f"{name} was refused: {reason}", "on both devices: hinet-node doctor"))
     for session in agent.peers.sessions:
         offset_s = agent.clock_offsets_s.get(session.device.public, 0)

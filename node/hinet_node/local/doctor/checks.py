@@ -63,6 +63,8 @@ def keys(facts: Facts) -> Finding:
 def identity(facts: Facts) -> Finding:
     if facts.identity_problem:
         return Finding(FAIL, facts.identity_problem, "restore the home from a backup, or join again with a new --home")
+    if facts.revoked:
+        return Finding(FAIL, facts.revoked[0].what, facts.revoked[0].next_step)
     return Finding(OK, "keys and chain are whole") if facts.initialised else _skipped()
 
 

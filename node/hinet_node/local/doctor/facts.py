@@ -62,6 +62,7 @@ class Facts:
     free_bytes: int = 100 << 30
     free_files: int | None = 1 << 20
     encoding: str = "utf-8"
+    revoked: tuple[Warned, ...] = ()
     clones: tuple[Warned, ...] = ()
     heads: int = 1
     void: tuple[str, ...] = ()

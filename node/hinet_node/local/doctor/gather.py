@@ -165,7 +165,8 @@ def _of_household(folder: str, status: dict[str, Any] | None, facts: Facts) -> F
         facts, clock_behind_chain_s=_behind_chain_s(membership.chain()), heads=household["identity"]["heads"],
         void=tuple(one["name"] for one in devices if one["state"] == "void"),
         siblings=tuple(_sibling(one) for one in devices if one["state"] in ("connected", "away")),
-        clones=_warned(found, CloneDetected.code), vault_trouble=_warned(found, "E_FORK"),
+        revoked=_warned(found, "E_REVOKED"), clones=_warned(found, CloneDetected.code),
+        vault_trouble=_warned(found, "E_FORK"),
         certificates=_warned(found, "E_CERTIFICATE_ENDS", "E_CERTIFICATE_EXPIRED"), untold=_warned(found, "E_NOT_TOLD"))
 
 

@@ -24,7 +24,8 @@ def describe_household(membership: Membership, seen: Mapping[bytes, Sighting]) -
     """
     chain = membership.chain()
     own = membership.device
-    names = membership.names()
+    names = {device.public: f"the former key of {device.name}" if device.replaced_by else device.name
+             for device in chain.devices()}
     unaware = unaware_of(chain, {public: one.heads for public, one in seen.items()}, membership.device_public)
     return {
         "identity": {"id": identity_text(chain.identity_id), "height": chain.height, "heads": len(chain.heads)},

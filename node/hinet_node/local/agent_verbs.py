@@ -21,6 +21,7 @@ from hinet_node.belonging.household import (
     revoked_warning,
     warning,
 )
+from hinet_node.belonging.renaming import rename
 from hinet_node.local.vault_verbs import vault_status
 from hinet_node.sessions import seen
 from hinet_protocol.errors import CloneDetected
@@ -63,11 +64,19 @@ def agent_verbs(agent: Agent) -> dict[str, Handler]:
         return {"done": True, **consequences, "told": [other.name for other in others if other.public not in later],
                 "not_told": [other.name for other in others if other.public in later]}
 
+    async def rename_device(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+        device = find_device(agent.membership.chain(), text_of(args, "device"))
+        rename(agent.membership, device, text_of(args, "name"), agent.ports.clock.now_unix_s())
+        after = agent.membership.chain().device(device.public)
+        assert after is not None, "a rename takes no device away"
+        return {"public": device.public.hex(), "former": device.name, "name": after.name}
+
     async def stop(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         agent.stop()
         return {}
 
-    return {"status": status, "devices": devices, "device.revoke": revoke, "agent.stop": stop}
+    return {"status": status, "devices": devices, "device.revoke": revoke, "device.rename": rename_device,
+            "agent.stop": stop}
 
 
 def _away(agent: Agent, leaving: bytes) -> list[str]:
@@ -132,9 +141,9 @@ def _warnings(agent: Agent, household: Mapping[str, Any]) -> list[dict[str, str]
         found.append(warning(CloneDetected.code, reason, "on one of the two: hinet-node init --rekey"))
     names = agent.membership.names()
     if agent.removed_by and agent.membership.device.live:
+        who = ", ".join(names[public] for public in agent.removed_by)
         say = "says" if len(agent.removed_by) == 1 else "say"
-        found.append(revoked_warning(f"{', '.join(names[public] for public in agent.removed_by)} {say} that this device "
-                                     "was put out of the household"))
+        found.append(revoked_warning(f"{who} {say} that this device was put out of the household"))
     for public, reason in agent.refused.items():
         if public in agent.clones or public in agent.removed_by:
             continue

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from hinet_node.belonging.awareness import unaware_of
-from hinet_node.errors import NotAuthorised
+from hinet_node.belonging.household import describe_household
+from hinet_node.belonging.membership import Membership, draw_keys, draw_root
+from hinet_node.errors import ConflictError, NotAuthorised, UsageError
+from hinet_node.real.system import SystemClock, SystemRandomness
+from hinet_node.sessions.seen import Sighting
+from hinet_protocol.chain import make_device_add, make_device_rotate
+from hinet_simnet.disk import MemoryDisk
 from hinet_simnet.pytest_plugin import MakeHousehold
 
 
@@ -76,6 +82,24 @@ def test_a_device_that_joined_after_a_revocation_knows_of_it(household: MakeHous
         assert unaware_of(chain, {}, h.agent("cloud").membership.device_public) == {}
 
 
+def test_whoever_does_not_know_that_a_key_was_replaced_is_named_too() -> None:
+    disk, randomness, clock = MemoryDisk(), SystemRandomness(), SystemClock()
+    admin = Membership.found(disk, randomness, clock, name="cloud", tier="cloud", root=draw_root(randomness))
+    pocket, laptop, new = (draw_keys(randomness) for _ in range(3))
+    for name, keys in (("pocket", pocket), ("laptop", laptop)):
+        admin.take_in([make_device_add(
+            admin.chain(), admin.keys, name=name, public=keys.public, box_public=keys.box_public, role="keeper",
+            tier="pocket", time_s=1)])
+    before = admin.chain().heads
+    admin.take_in([make_device_rotate(admin.chain(), admin.keys, pocket.public, time_s=1, expires_s=0,
+                                      new_public=new.public, new_box_public=new.box_public)])
+    chain, own = admin.chain(), admin.device_public
+    assert unaware_of(chain, {laptop.public: before}, own) == {laptop.public: (pocket.public,)}
+    assert unaware_of(chain, {laptop.public: chain.heads}, own) == {}, "and the new key knows whom it replaced"
+    shown = describe_household(admin, {laptop.public: Sighting(1, heads=before)})["devices"]
+    assert [one["unaware_of"] for one in shown if one["name"] == "laptop"] == [["the former key of pocket"]]
+
+
 def test_the_last_admin_is_not_revoked_and_the_way_by_the_words_is_named(household: MakeHousehold) -> None:
     with household("cloud", "laptop", seed=1) as h:
         h.until_meshed()
@@ -127,3 +151,48 @@ def test_how_far_a_copy_is_behind_is_counted_in_packs_and_bytes(household: MakeH
         assert 0 < behind["bytes"] < status["packs_bytes"]
         h.start("laptop")
         h.until(lambda: device(h, "cloud", "laptop")["behind"]["packs"] == 0)
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_name_reaches_all_devices_and_changes_nothing_else(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", "pocket", seed=1) as h:
+        h.until_meshed()
+        before = device(h, "cloud", "laptop")
+        done = h.call("cloud", "device.rename", device="laptop", name="Küchentisch")
+        assert (done["former"], done["name"]) == ("laptop", "Küchentisch")
+        for who in ("cloud", "laptop", "pocket"):
+            h.until(lambda who=who: any(one["name"] == "Küchentisch" for one in h.call(who, "devices")["devices"]))
+        after = device(h, "cloud", "Küchentisch")
+        for key in ("public", "role", "tier", "fingerprint", "state", "expires_unix_s"):
+            assert after[key] == before[key]
+        assert h.call("laptop", "status")["device"]["name"] == "Küchentisch"
+        assert not h.call("cloud", "status")["warnings"], "the same key goes on: nobody was put out"
+        assert h.call("cloud", "device.rename", device="Küchentisch", name="Küchentisch")["former"] == "Küchentisch"
+
+
+def test_names_that_are_taken_or_no_names_are_refused_and_nothing_changes(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", seed=1) as h:
+        h.until_meshed()
+        height = h.agent("cloud").membership.chain().height
+        with pytest.raises(ConflictError, match="called cloud already"):
+            h.call("cloud", "device.rename", device="laptop", name="CLOUD")
+        for name in ("", "x" * 64, "two\nlines", "\x1b[31m", "\u202eevil"):
+            with pytest.raises(UsageError, match="can't be the name"):
+                h.call("cloud", "device.rename", device="laptop", name=name)
+        with pytest.raises(NotAuthorised, match="only an admin"):
+            h.call("laptop", "device.rename", device="cloud", name="x")
+        assert h.agent("cloud").membership.chain().height == height
+        h.call("cloud", "device.rename", device="laptop", name="LAPTOP")
+        assert h.call("cloud", "device.rename", device="cloud", name="box")["name"] == "box", "the only admin may"
+
+
+def test_an_admin_that_is_not_alone_is_renamed_by_another(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", roles={"laptop": "admin"}, seed=1) as h:
+        h.until_meshed()
+        with pytest.raises(NotAuthorised, match="rename itself") as caught:
+            h.call("cloud", "device.rename", device="cloud", name="box")
+        assert "laptop" in (caught.value.next_step or "")
+        h.call("laptop", "device.rename", device="cloud", name="box")
+        h.until(lambda: h.agent("cloud").membership.name == "box")

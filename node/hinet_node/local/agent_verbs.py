@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -14,6 +15,7 @@ import trio
 from hinet_node.api import Emit, Handler, text_of
 from hinet_node.belonging.awareness import unaware_of
 from hinet_node.belonging.household import (
+    NEVER,
     describe_household,
     find_device,
     household_warnings,
@@ -39,13 +41,13 @@ def agent_verbs(agent: Agent) -> dict[str, Handler]:
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         vault = await vault_status(agent.vault, agent.membership)
-        household = _with_vault(_household(agent), vault)
+        household = _household(agent, vault)
         return {"agent": _agent(agent), **household, "vault": vault, "invitations": agent.inviter.open_invitations(),
                 "warnings": [*_warnings(agent, household), *vault["trouble"]]}
 
     async def devices(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         vault = await vault_status(agent.vault, agent.membership)
-        return {"devices": _with_vault(_household(agent), vault)["devices"]}
+        return {"devices": _household(agent, vault)["devices"]}
 
     async def revoke(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         membership = agent.membership
@@ -108,11 +110,17 @@ def _agent(agent: Agent) -> dict[str, Any]:
             "memory_bytes": agent.machine.memory_bytes}
 
 
-def _household(agent: Agent) -> dict[str, Any]:
-    """The household as it is at this moment: what the open sessions say, what is remembered of the other devices."""
+def _household(agent: Agent, vault: Mapping[str, Any]) -> dict[str, Any]:
+    """The household as it is at this moment: what the open sessions say, what is remembered of the other devices, and
+    what their heads in the vault tell, which come from devices that this one never meets too."""
     now_s = agent.ports.clock.now_unix_s()
     open_now = {session.device.public: seen.sighting(session, now_s) for session in agent.peers.sessions}
-    found = describe_household(agent.membership, {**agent.last_seen, **open_now})
+    known = {**agent.last_seen, **open_now}
+    for state in vault["devices"]:
+        public, epoch = bytes.fromhex(state["device"]), bytes.fromhex(state["epoch"])
+        one = known.get(public, NEVER)
+        known[public] = replace(one, heads=(*one.heads, epoch)) if epoch else one
+    found = describe_household(agent.membership, known)
     for device in found["devices"]:
         here = open_now.get(bytes.fromhex(device["public"]))
         if here is not None and device["state"] == "away":
@@ -122,7 +130,7 @@ def _household(agent: Agent) -> dict[str, Any]:
             device.update(version=agent.version or None, backends=list(agent.machine.backends),
                           memory_bytes=agent.machine.memory_bytes or None,
                           bases=[digest.hex() for digest in agent.facts().bases])
-    return found
+    return _with_vault(found, vault)
 
 
 def _with_vault(household: dict[str, Any], vault: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,23 @@ def test_whoever_was_away_is_named_until_it_says_that_it_knows(household: MakeHo
         assert not device(h, "cloud", "laptop")["unaware_of"], "what it said is remembered"
 
 
+def test_what_a_device_wrote_since_tells_that_it_knows_also_those_who_never_meet_it(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", "pocket", "lost", seed=1) as h:
+        h.until_meshed()
+        for pair in (("laptop", "pocket"), ("pocket", "laptop")):
+            h.cut(*pair)
+        h.until(lambda: device(h, "laptop", "pocket")["state"] == "away")
+        h.call("cloud", "device.revoke", device="lost")
+        h.until(lambda: device(h, "laptop", "pocket")["unaware_of"] == ["lost"], seconds=5)
+        h.sleep(30)
+        h.put("pocket", "note", b"x")
+        h.until(lambda: h.holds("laptop", "note"))
+        assert device(h, "laptop", "pocket")["unaware_of"] == []
+        assert device(h, "laptop", "pocket")["state"] == "away"
+        h.heal()
+        h.until_meshed("cloud", "laptop", "pocket")
+
+
 def test_a_device_that_joined_after_a_revocation_knows_of_it(household: MakeHousehold) -> None:
     with household("cloud", "lost", seed=1) as h:
         h.until_meshed()

@@ -116,6 +116,14 @@ def test_what_the_dead_left_is_found_and_mended(doctor: Doctor, home: Path) -> N
     assert not leftover.exists()
 
 
+def test_nothing_is_taken_away_while_another_process_uses_the_home(doctor: Doctor, home: Path) -> None:
+    leftover = home / f"{TEMPORARY_PREFIX}1-0"
+    leftover.write_bytes(b"half")
+    with homes.locked(home):
+        assert doctor("--fix")["fixed"] == []
+    assert leftover.exists()
+
+
 def test_a_socket_folder_that_is_open_to_others_is_closed(doctor: Doctor, home: Path) -> None:
     (home / "run").mkdir(mode=0o755)
     (home / "run").chmod(0o755)

@@ -100,7 +100,6 @@ class Agent:
                 await self._start_parts(nursery)
                 task_status.started(self.addresses)
                 await self._stop.wait()
-                self.remember_siblings()
                 with trio.move_on_after(GOODBYE_S):
                     async with trio.open_nursery() as farewell:
                         for session in self.peers.sessions:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from hinet_node.belonging.awareness import unaware_of
-from hinet_node.belonging.household import describe_household
+from hinet_node.belonging.household import describe_household, find_device
 from hinet_node.belonging.membership import Membership, draw_keys, draw_root
+from hinet_node.belonging.renaming import rename
 from hinet_node.errors import ConflictError, NotAuthorised, UsageError
 from hinet_node.real.system import SystemClock, SystemRandomness
 from hinet_node.sessions.seen import Sighting
@@ -71,6 +72,16 @@ def test_whoever_was_away_is_named_until_it_says_that_it_knows(household: MakeHo
         h.until(lambda: device(h, "cloud", "laptop")["state"] == "away")
         h.restart("cloud")
         assert not device(h, "cloud", "laptop")["unaware_of"], "what it said is remembered"
+
+
+def test_what_was_confirmed_outlives_a_crash(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", "lost", seed=1) as h:
+        h.until_meshed()
+        h.call("cloud", "device.revoke", device="lost")
+        h.kill("cloud")
+        h.stop("laptop")
+        h.start("cloud")
+        assert device(h, "cloud", "laptop")["unaware_of"] == []
 
 
 def test_what_a_device_wrote_since_tells_that_it_knows_also_those_who_never_meet_it(household: MakeHousehold) -> None:
@@ -203,6 +214,18 @@ def test_names_that_are_taken_or_no_names_are_refused_and_nothing_changes(househ
         assert h.agent("cloud").membership.chain().height == height
         h.call("cloud", "device.rename", device="laptop", name="LAPTOP")
         assert h.call("cloud", "device.rename", device="cloud", name="box")["name"] == "box", "the only admin may"
+
+
+def test_a_new_name_does_not_lengthen_a_certificate() -> None:
+    randomness, clock = SystemRandomness(), SystemClock()
+    admin = Membership.found(MemoryDisk(), randomness, clock, name="cloud", tier="cloud", root=draw_root(randomness))
+    keys, ends_s = draw_keys(randomness), int(clock.now_unix_s()) + 1_000
+    admin.take_in([make_device_add(
+        admin.chain(), admin.keys, name="pi", public=keys.public, box_public=keys.box_public, role="keeper",
+        tier="pocket", time_s=1, expires_s=ends_s)])
+    rename(admin, find_device(admin.chain(), "pi"), "pie", clock.now_unix_s())
+    assert (find_device(admin.chain(), "pie").expires_s, find_device(admin.chain(), "pie").public) == (
+        ends_s, keys.public)
 
 
 def test_an_admin_that_is_not_alone_is_renamed_by_another(household: MakeHousehold) -> None:

@@ -21,6 +21,7 @@ from hinet_node.belonging.membership import Membership, draw_root
 from hinet_node.cli import root
 from hinet_node.local.client import Client
 from hinet_node.local.doctor import probe
+from hinet_node.local.doctor.mend import _narrow
 from hinet_node.real.disk import RealDisk
 from hinet_node.real.disk_names import TEMPORARY_PREFIX
 from hinet_node.real.system import SystemClock, SystemRandomness
@@ -96,6 +97,7 @@ def test_a_link_in_the_home_is_not_followed_by_fix(doctor: Doctor, home: Path, t
     (home / "invitations").mkdir()
     (home / "invitations" / "link").symlink_to(tmp_path / "outside")
     doctor("--fix")
+    assert _narrow(home / "invitations" / "link", 0o600) == "", "also one that was put there after the look"
     assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o666
 
 

@@ -487,6 +487,7 @@ def test_the_state_of_a_device_is_said_in_words() -> None:
     from hinet_node.cli.device_table import behind_text, state_text
 
     assert state_text(shown_device("a", state="connected", via="relayed")) == "relayed"
+    assert state_text(shown_device("a", state="connected", via="relayed", relay="nas")) == "relayed by nas"
     assert state_text(shown_device("a", state="connected", via="direct")) == "connected"
     assert state_text(shown_device("a", last_seen_unix_s=None)) == "not met yet"
     assert behind_text(shown_device("a", behind=None)) == ""

@@ -28,6 +28,8 @@ STOP_S = 30.0
 POLL_S = 0.05
 SETTLED_S = 3.0
 LOCKED = "E_HOME_LOCKED"
+AGENT_MODULE = b"hinet_node.cli.agent_process"
+"""What `run` becomes: the module in the command line of every agent's process."""
 START_LOG = "log/start.log"
 ERROR_BYTES_MAX = 65_536
 
@@ -135,7 +137,7 @@ def _answers_soon(folder: str) -> bool:
 def _is_agent(process_id: int | None) -> bool:
     """Whether this process was started as one; where there is no /proc that can't be told."""
     try:
-        return b"run" in Path(f"/proc/{process_id}/cmdline").read_bytes().split(b"\0")
+        return AGENT_MODULE in Path(f"/proc/{process_id}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 

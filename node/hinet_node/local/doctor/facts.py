@@ -69,6 +69,8 @@ class Facts:
     vault_trouble: tuple[Warned, ...] = ()
     certificates: tuple[Warned, ...] = ()
     untold: tuple[Warned, ...] = ()
+    other_warnings: tuple[Warned, ...] = ()
+    """What the agent warns of besides all that has a check of its own."""
     libraries: tuple[tuple[str, str, str], ...] = ()
     """Name, what is wanted, what is there (empty for nothing), of those that do not fit."""
     service_kind: str = "systemd"

@@ -39,6 +39,9 @@ SECOND_LOOK_S = 0.5
 SECRETS = (home.DEVICE_KEY, home.DEVICE_KEY_NEXT, "root.sealed")
 SECRET_FOLDERS = (home.INVITATIONS,)
 BULKY = ("bases", "packs", "jobs")
+CHECKED = ("E_REVOKED", "E_VOID", "E_CERTIFICATE_ENDS", "E_CERTIFICATE_EXPIRED", "E_NOT_TOLD", "E_CLOCK", "E_FORK",
+           CloneDetected.code)
+"""Warnings of the agent that have a check of their own."""
 ERRORS_LOG = "log/errors.log"
 ERRORS_BYTES_MAX = 4 << 20
 FILES_LOOKED_AT_MAX = 50_000
@@ -168,6 +171,8 @@ def _of_household(folder: str, status: dict[str, Any] | None, facts: Facts) -> F
         siblings=tuple(_sibling(one) for one in devices if one["state"] in ("connected", "away")),
         revoked=_warned(found, "E_REVOKED"), clones=_warned(found, CloneDetected.code),
         vault_trouble=_warned(found, "E_FORK"),
+        other_warnings=tuple(Warned(one["code"], one["what"], one["next"]) for one in (status or {}).get("warnings", ())
+                             if one["code"] not in CHECKED),
         certificates=_warned(found, "E_CERTIFICATE_ENDS", "E_CERTIFICATE_EXPIRED"), untold=_warned(found, "E_NOT_TOLD"))
 
 

@@ -73,6 +73,7 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("service", {"service_running": False}, "warn", "stopped"),
     ("service", {"service_lingers": False}, "warn", "logs out"),
     ("leftovers", {"leftovers": 2}, "warn", "2 files"),
+    ("warnings", {"other_warnings": WARNED * 3}, "warn", "two machines are live (and 2 more"),
     ("errors", {"errors_logged": 2}, "warn", "2 unexpected errors"),
 ]
 

@@ -411,7 +411,7 @@ def test_devices_work_without_an_agent(initialised: Run) -> None:
 @pytest.mark.parametrize("line", [["vault", "ls"], ["vault", "add", "x"], ["vault", "status"], ["vault", "get", "x"],
                                   ["invite", "--yes"], ["revoke", "x", "--yes"]])
 def test_commands_that_need_the_agent_say_how_to_start_it(initialised: Run, line: list[str]) -> None:
-    one_clear_error(initialised(*line), 9, "no agent is running", "hinet-node run")
+    one_clear_error(initialised(*line), 9, "no agent is running", "hinet-node up")
 
 
 @pytest.mark.parametrize("line", [["vault", "ls"], ["run"], ["status"], ["vault", "verify"], ["invite", "--yes"]])

@@ -87,7 +87,9 @@ def run(wish: Wish) -> None:
         from hinet_node.belonging.membership import Membership
         from hinet_node.cli import real_ports
         from hinet_node.real.disk import RealDisk
+        from hinet_node.real.system import return_freed_memory
 
+        return_freed_memory()
         RealDisk(folder).remove_leftovers()
         config = configs.read(RealDisk(folder))
         config = replace(config, port=config.port if wish.port is None else wish.port,

@@ -283,3 +283,24 @@ def test_a_laptop_that_slept_longer_than_a_session_lasts_meets_its_siblings_when
         print(f"met {await meet(stage, 'first', 'second'):.1f} s after it woke")
 
     staged(play)
+
+
+def test_a_copied_home_is_said_by_both_copies_and_by_their_sibling_and_a_new_key_ends_it() -> None:
+    async def warned(stage: ProcessStage, name: str) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = (await stage.devices[name].command("status"))["warnings"]
+        return [one for one in found if one["code"] == "E_CLONE"]
+
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        await stage.join(SECOND, by="first")
+        await meet(stage, "first", "second", shown=True)
+        await stage.clone("second", "twin")
+        for name in ("first", "second", "twin"):
+            async def is_warned(name: str = name) -> bool:
+                return any("init --rekey" in one["next"] for one in await warned(stage, name))
+
+            await until(is_warned)
+        here = {one["name"]: one["state"] for one in (await stage.call("first", "devices"))["devices"]}
+        assert here["second"] != "connected", "both are kept out"
+
+    staged(play)

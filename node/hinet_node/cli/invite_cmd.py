@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -93,8 +94,13 @@ def _show_waiting(news: Mapping[str, Any], *, qr: bool) -> None:
     if qr:
         import segno
 
+        code = segno.make(secret.upper(), error="l")
         sys.stdout.write("\n")
-        segno.make(secret.upper(), error="l").terminal(out=sys.stdout, compact=True, border=2)
+        code.terminal(out=sys.stdout, compact=True, border=2)
+        columns = code.symbol_size(border=2)[0]
+        if sys.stdout.isatty() and shutil.get_terminal_size().columns < columns:
+            output.say(f"This window is too narrow for the QR code, which takes {columns} columns; make it wider and "
+                       "start again, or copy the ticket.")
         sys.stdout.flush()
     output.say("")
     if news["carrier"] == "code" and news["addresses"]:

@@ -6,7 +6,10 @@ look: the name in `devices --json`, with an open session.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ import trio
 
 from hinet_node.errors import NodeError
 from hinet_simnet.processes.device import Device
+from hinet_simnet.processes.isolation import enter
 from hinet_simnet.processes.realtime import RunClock
 from hinet_simnet.processes.stage import ProcessStage, open_stage
 from hinet_simnet.scenario.model import DeviceSpec
@@ -304,3 +308,81 @@ def test_a_copied_home_is_said_by_both_copies_and_by_their_sibling_and_a_new_key
         assert here["second"] != "connected", "both are kept out"
 
     staged(play)
+
+
+def test_a_joiners_machine_is_checked_before_the_code_is_used_and_the_same_code_serves_once_it_is_mended() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        made = await stage.add(replace(SECOND, disk_bytes=32 << 20, clock_offset_s=-50 * 365 * 86_400.0))
+        assert made.disk is not None
+        code = (await stage.call("first", "invite", accept=True, wait=False))["code"]
+        listener = inside(made, lambda: socket.create_server(("0.0.0.0", 4555)))
+
+        async def refused(*options: str) -> tuple[str, str]:
+            with pytest.raises(NodeError) as caught:
+                await made.command("join", "--code-stdin", "--name", "second", "--no-service", *options,
+                                   typed=code + "\n")
+            assert "the code was not used" in str(caught.value) or caught.value.code == "E_HOME_OPEN"
+            return caught.value.code, caught.value.next_step or ""
+
+        with listener:
+            assert (await refused())[0] == "E_NO_SPACE"
+            made.disk.resize(512 << 20)
+            made.home_from_here.chmod(0o777)
+            what, mended = await refused()
+            assert (what, mended.split()[0]) == ("E_HOME_OPEN", "chmod")
+            made.home_from_here.chmod(0o700)
+            what, mended = await refused()
+            assert (what, "--any-clock" in mended) == ("E_CLOCK", True)
+            stage.set_clock("second", offset_s=0.0)
+            what, mended = await refused("--port", "4555")
+            assert (what, "--port 0" in mended) == ("E_PORT_BUSY", True)
+        assert len((await stage.call("first", "devices"))["devices"]) == 1
+        joined = await made.command("join", "--code-stdin", "--name", "second", "--no-service", "--port", "4555",
+                                    typed=code + "\n")
+        assert joined["device"]["name"] == "second"
+        await stage.start("second")
+        await meet(stage, "first", "second", shown=True)
+        assert all(text.endswith("/tcp/4555") for text in await addresses(stage, "second"))
+
+    staged(play)
+
+
+def test_of_two_that_join_with_one_code_exactly_one_does_and_the_other_is_told_what_to_do() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        code = (await stage.call("first", "invite", accept=True, wait=False))["code"]
+        joiners = [await stage.add(spec) for spec in (SECOND, THIRD)]
+        outcomes: list[dict[str, Any] | NodeError] = []
+
+        async def join(made: Device) -> None:
+            try:
+                outcomes.append(await made.command("join", "--code-stdin", "--name", made.name, "--no-service",
+                                                   typed=code + "\n"))
+            except NodeError as error:
+                outcomes.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for made in joiners:
+                nursery.start_soon(join, made)
+        (winner,) = [one for one in outcomes if isinstance(one, dict)]
+        (loser,) = [one for one in outcomes if isinstance(one, NodeError)]
+        assert loser.code == "E_INVITATION_USED"
+        assert "hinet-node invite" in (loser.next_step or "")
+        named = [one["name"] for one in (await stage.call("first", "devices"))["devices"]]
+        assert named == ["first", winner["device"]["name"]]
+
+    staged(play)
+
+
+def inside(device: Device, make: Callable[[], socket.socket]) -> socket.socket:
+    """A socket of the device's network: it stays in the namespace that it was made in."""
+    assert device.net is not None
+    namespace = device.net.namespace
+
+    def work() -> socket.socket:
+        enter(namespace)
+        return make()
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(work).result()

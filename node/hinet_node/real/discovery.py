@@ -26,8 +26,10 @@ from hinet_node.sessions.addresses import Address, parse_address
 logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # it warns of each interface without multicast
 logger = logging.getLogger(__name__)
 
-POLL_S = 3.0
-"""How often this machine's interfaces are looked at; a look takes a fifth of a millisecond."""
+POLL_S = 15.0
+"""How often this machine's interfaces are looked at; also whenever somebody begins to announce or to browse, which the
+agent does anew when its addresses change."""
+LOOK_PAUSE_S = 1.0
 TTL_S = 120
 LOOKUP_MS = 1000
 LOOKUPS_MAX = 2
@@ -136,7 +138,7 @@ class ZeroconfDiscovery:
     async def _current(self) -> Zeroconf | None:
         """Zeroconf on the interfaces of now, started when needed; None while that fails."""
         async with self._lock:
-            if trio.current_time() - self._looked_s < POLL_S / 2:
+            if trio.current_time() - self._looked_s < LOOK_PAUSE_S:
                 return self._zeroconf
             self._looked_s = trio.current_time()
             wanted = listening_addresses(self._only)

@@ -29,6 +29,7 @@ _SIOCGIFFLAGS = 0x8913
 _FLAGS_UP = 0x1 | 0x40
 """Wanted up, and with a carrier: what an unplugged cable leads to can't be dialled."""
 _FLAG_POINT_TO_POINT = 0x10
+ZONES_MAX = 4
 _FLAGS_UNUSABLE = 0x08 | 0x20 | 0x40
 """Of an IPv6 address: a duplicate, deprecated, tentative."""
 
@@ -77,6 +78,16 @@ def require_interface(name: str) -> tuple[str, ...]:
         raise UsageError(f"this machine has no network interface {name!r}", code="E_NO_INTERFACE",
                          next_step=f"one of: {', '.join(names)}   (ip -br addr shows their addresses)")
     return tuple(host for interface in interfaces([name]) for host in (*interface.ip4, *interface.ip6))
+
+
+def with_zones(address: Address, only: Sequence[str] | None = None) -> list[str]:
+    """Where to dial an address that another machine gave: a link-local one on each interface of ours that has such, as
+    the zone that it came with is that machine's."""
+    if not address.is_link_local:
+        return [str(address)]
+    zones = [interface.name for interface in interfaces(only)
+             if any(ipaddress.ip_address(own).is_link_local for own in interface.ip6)]
+    return [str(Address("ip6", address.host, address.port, zone)) for zone in zones[:ZONES_MAX]]
 
 
 def dialable(listening: Sequence[Address], only: Sequence[str] | None = None) -> list[Address]:

@@ -87,10 +87,14 @@ def hosts(found: Sequence[str]) -> set[str]:
     return {text.split("/")[-3] for text in found}
 
 
-async def without_ip4(device: Device) -> None:
-    await ip(device, "-4 addr flush dev eth0")
-    while "tentative" in await device.inside("ip", "-6", "addr", "show", "dev", "eth0"):
-        await trio.sleep(0.05)
+async def without_ip4(device: Device, interface: str = "eth0") -> None:
+    await ip(device, f"-4 addr flush dev {interface}")
+
+    async def complete() -> bool:
+        shown = await device.inside("ip", "-6", "addr", "show", "dev", interface)
+        return "fe80" in shown and "tentative" not in shown
+
+    await until(complete)
 
 
 def with_carrier(name: str, address: str) -> list[str]:
@@ -131,6 +135,13 @@ def test_two_devices_meet_by_link_local_addresses_alone_and_announce_what_comes_
         await meet(stage, "first", "second", shown=True)
         found = await addresses(stage, "first")
         assert [text for text in found if not text.startswith("/ip6zone/eth0/ip6/fe80::")] == []
+        third = await stage.add(THIRD)
+        await ip(third, "link set eth0 down", "link set eth0 name lan7", "link set lan7 up")
+        await without_ip4(third, "lan7")
+        stage.block_multicast_dns()
+        await stage.join(THIRD, by="first", how="ticket")  # the ticket names the inviter's eth0, and here is none
+        await meet(stage, "first", "third")
+        stage.block_multicast_dns(False)
         for spec, number in ((FIRST, 1), (SECOND, 2)):
             await ip(stage.devices[spec.name], f"addr add fd77::{number}/64 dev eth0 nodad")
 

@@ -146,7 +146,8 @@ def multiaddr(text: str) -> str:
     except ValueError:
         raise UsageError(f"{text!r} is no address",
                          next_step="for example 192.168.1.5:4001 or /ip4/192.168.1.5/tcp/4001") from None
-    return f"/ip{address.version}/{address}/tcp/{port}"
+    zone = getattr(address, "scope_id", None)
+    return f"{f'/ip6zone/{zone}' if zone else ''}/ip{address.version}/{str(address).partition('%')[0]}/tcp/{port}"
 
 
 def _port(folder: str, config: Config) -> int:

@@ -161,7 +161,7 @@ class Peers:
         if self._nursery is None:
             raise NetworkError("The agent's network is not running.")
         connection = await race(self._ports.network, addresses, expected_public, timeout_s,
-                                lambda address: self._book.fail(expected_public or b"", address))
+                                lambda address: self._failed_at(expected_public, address))
         public = connection.remote_public
         known = self.session_with(public)
         if known is not None or public == self.public:
@@ -183,6 +183,10 @@ class Peers:
             code = session.error.code if session.error is not None else None
             raise NetworkError(f"{connection.remote_address} opened no session: {session.reason}", code=code)
         return session
+
+    def _failed_at(self, public: bytes | None, address: str) -> None:
+        if public is not None:
+            self._book.fail(public, address, met=self.session_with(public) is not None)
 
     async def reach(self, public: bytes, *, timeout_s: float = 15.0) -> Session:
         """The session with a device, dialling it at its known addresses when there is none. Errors: `NetworkError`."""

@@ -83,7 +83,8 @@ class Peers:
         self._handlers: dict[type, Handler] = {}
         self._sessions: dict[bytes, Session] = {}
         self._all: dict[Session, None] = {}
-        self._greetings = 0
+        self._greetings: set[Session] = set()
+        self._strangers: set[Session] = set()
         self._quarantined: dict[bytes, float] = {}
         self._subscribers: dict[trio.MemorySendChannel[PeerEvent], trio.MemoryReceiveChannel[PeerEvent]] = {}
         self._addresses: Sequence[str] = ()
@@ -274,20 +275,20 @@ class Peers:
                 await self._ended.wait()
 
     async def _accept(self, connection: Connection, stream: Stream) -> None:
-        if self._greetings >= GREETINGS_MAX or self._nursery is None:
+        # Strangers, whose keys cost nothing, must not use up the places of devices that belong.
+        greetings = self._greetings if self.store.chain().is_member(connection.remote_public) else self._strangers
+        if len(greetings) >= GREETINGS_MAX or self._nursery is None:
             await connection.close()
             return
         session = self._session(connection, stream, dialled_by_us=False)
-        self._greetings += 1
+        greetings.add(session)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run, session)
                 await session.settled.wait()
-                self._greetings -= 1
-        except BaseException:
-            if not session.settled.is_set():
-                self._greetings -= 1
-            raise
+                greetings.discard(session)
+        finally:
+            greetings.discard(session)
 
     async def _run(self, session: Session) -> None:
         self._all[session] = None

@@ -45,7 +45,7 @@ MOVED_PROBE_S = 2.0
 QUARANTINE_S = 60.0
 GOODBYE_S = 2.0
 RETIRE_S = 1.0
-RETIRE_S_MAX = 30.0
+RETIRE_S_MAX = 10.0
 
 
 @dataclass(frozen=True)

@@ -81,3 +81,14 @@ def test_the_book_gives_direct_ways_first_and_keeps_a_relayed_one_among_many() -
     assert book.find(b"n" * 32) == ("/ip4/127.0.0.1/tcp/1", through, ours)
     book.keep(b"k" * 32, through, [many[0]])  # dialled through the relay, which is still no better than directly
     assert AddressBook(disk).find(b"k" * 32) == (many[0], through)
+
+
+def test_what_fails_directly_is_not_forgotten_because_a_relay_leads_there() -> None:
+    through, near = f"{AT}/p2p/{ID}/p2p-circuit", "/ip4/10.0.0.1/tcp/4001"
+    book = AddressBook(MemoryDisk("home"))
+    book.hear(b"k" * 32, [near])
+    book.fail(b"k" * 32, near)
+    book.keep(b"k" * 32, through, [through])
+    assert book.find(b"k" * 32) == (near, through)
+    book.keep(b"k" * 32, "/ip4/10.0.0.2/tcp/4001", [through])  # as ever: another direct address led there
+    assert book.find(b"k" * 32) == ("/ip4/10.0.0.2/tcp/4001", through)

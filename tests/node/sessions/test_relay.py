@@ -270,6 +270,18 @@ def test_a_question_that_was_asked_through_the_relay_is_answered_there_also_when
     valley(test)
 
 
+def test_while_a_relay_helps_out_the_direct_addresses_that_fail_are_kept() -> None:
+    async def test(place: Valley) -> None:
+        _, anna, bert = await place.three()
+        forwarded = "/ip4/10.9.9.9/tcp/4001"  # a way in that bert does not know of
+        anna.peers._book.keep(bert.keys.public, forwarded, bert.peers.addresses)
+        await trio.sleep(300)
+        assert anna.session(bert).relayed
+        assert forwarded in anna.peers._book.find(bert.keys.public, direct=True)
+
+    valley(test)
+
+
 def test_an_announcement_on_the_lan_moves_a_relayed_session_at_once() -> None:
     async def test(place: Valley) -> None:
         await place.hub()

@@ -33,6 +33,7 @@ from hinet_node.vault import Replicator, Vault, VaultSettings
 from hinet_protocol.errors import CloneDetected, DeviceRevoked
 from hinet_protocol.identity import fingerprint
 from hinet_protocol.recovering import RECOVER_PROTOCOL
+from hinet_protocol.relay import RelayLimits
 
 Log = Callable[[str], None]
 """Takes one readable line without a time."""
@@ -116,7 +117,8 @@ class Agent:
         self.peers = Peers(self.ports, self.membership.keys.sign_seed, self.membership, self.facts,
                            listen=self._listen, static=self.config.static, discover=self._discover,
                            handlers={JOIN_PROTOCOL: self.inviter.handle,
-                                     RECOVER_PROTOCOL: RecoverAnswer(self.membership, self.log).handle})
+                                     RECOVER_PROTOCOL: RecoverAnswer(self.membership, self.log).handle},
+                           relays=self.config.relay, relay_limits=_relay_limits(self.config), log=self.log)
         self.api.add_all(agent_verbs(self))
         self.api.add_all(chain_verbs(self.membership, self.log))
         self.api.add_all(vault_verbs(self.vault, self.ports.disk, self.membership.names, self.membership))
@@ -193,6 +195,13 @@ class Agent:
         lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
         for line in (f"the call {verb} failed unexpectedly:", *lines):
             self.log(line)
+
+
+def _relay_limits(config: Config) -> RelayLimits | None:
+    """What this device carries for its siblings; None for nothing."""
+    if not config.relay_serve:
+        return None
+    return RelayLimits(circuit_s=config.relay_circuit_s, circuit_bytes=config.relay_circuit_bytes)
 
 
 def _is_digest(name: str) -> bool:

@@ -26,7 +26,10 @@ class Config:
     """The settings with their defaults.
 
     `port` 0 lets the system choose (and a busy one is never met); `listen` are IP addresses, none means all real
-    interfaces; `static` are multiaddrs of devices that LAN discovery can't see; `interface` limits discovery.
+    interfaces; `static` are multiaddrs of devices that LAN discovery can't see; `interface` limits discovery. `relay`
+    are siblings (`/ip4/…/tcp/…`, with `/p2p/PEERID` if it is to be that device and no other) through which this one can
+    be called; `relay_serve` whether it passes bytes on for its siblings, and the next two for how long and how much
+    each way in one circuit (0 for no limit).
     """
 
     name: str = ""
@@ -35,6 +38,10 @@ class Config:
     listen: tuple[str, ...] = ()
     static: tuple[str, ...] = ()
     interface: str = ""
+    relay: tuple[str, ...] = ()
+    relay_serve: bool = True
+    relay_circuit_s: int = 86_400
+    relay_circuit_bytes: int = 68_719_476_736
 
     def listen_addresses(self) -> tuple[str, ...]:
         """The multiaddrs to listen on. Errors: `UsageError` for something that is no IP address."""
@@ -72,14 +79,19 @@ def read(disk: Disk) -> Config:
         wanted = kinds.get(key)
         if wanted is None:
             raise UsageError(f"{CONFIG} has an unknown key {key!r}", next_step=f"known keys: {', '.join(kinds)}")
-        if wanted is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        if wanted is tuple and isinstance(value, str):
+            values[key] = (value,)
+        elif wanted is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
             values[key] = tuple(value)
-        elif not isinstance(value, wanted) or isinstance(value, bool):
-            shape = "a list of texts" if wanted is tuple else wanted.__name__
+        elif not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
+            shape = {tuple: "a text or a list of texts", bool: "true or false"}.get(wanted, wanted.__name__)
             raise UsageError(f"{key!r} in {CONFIG} must be {shape}", next_step=f"mend {CONFIG} in the home")
     config = Config(**values)
     if config.tier not in TIERS or not 0 <= config.port <= 65_535:
         raise UsageError(f"{CONFIG}: tier must be one of {', '.join(TIERS)} and port 0 to 65535",
+                         next_step=f"mend {CONFIG} in the home")
+    if not 0 <= config.relay_circuit_s < 2**32 or not 0 <= config.relay_circuit_bytes < 2**63:
+        raise UsageError(f"{CONFIG}: relay_circuit_s and relay_circuit_bytes are 0 (no limit) or more",
                          next_step=f"mend {CONFIG} in the home")
     return config
 
@@ -96,7 +108,7 @@ def _toml(value: str | int | tuple[str, ...]) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, int):
-        return str(value)
+        return str(value).lower()  # true and false are numbers to Python
     escaped = "".join(f"\\u{ord(letter):04x}" if ord(letter) < 32 or letter in '"\\\x7f' else letter
                       for letter in value)
     return f'"{escaped}"'

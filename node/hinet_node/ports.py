@@ -79,6 +79,15 @@ class Network(Protocol):
     async def dial(self, address: str, expected_public: bytes | None, timeout_s: float) -> Connection:
         """Connect to one address. `expected_public` None accepts any peer (join); else a mismatch is an error."""
 
+    async def dial_over(self, stream: Stream, address: str, expected_public: bytes, timeout_s: float) -> Connection:
+        """Make an authenticated connection over a stream that a relay passes on: the relay sees ciphertext, and the key
+        at the other end is proved to us. `address` is how the connection calls itself. The stream is the connection's
+        from now on, and closed when this fails. Errors: `NetworkError`."""
+
+    async def accept_over(self, stream: Stream, address: str, expected_public: bytes) -> None:
+        """The other end of `dial_over`: serves the handlers of `serve` on the new connection until it is gone. A peer
+        with another key, or one that is too slow, is let go without a word."""
+
 
 @dataclass(frozen=True)
 class Announcement:

@@ -37,6 +37,7 @@
         SessionBusy               E_BUSY               too many requests outstanding
         SessionSilent             E_SILENT             the peer stopped answering
         SessionViolation          E_VIOLATION          the peer broke the session protocol
+      RelayMalformed              E_RELAY              bytes are not a relay's message or voucher
       VaultError                  E_VAULT
         PackMalformed             E_PACK               bytes are not a pack or a pack list
         PackDamaged               E_PACK_DAMAGED       a pack is not what its name or its seals say
@@ -281,6 +282,12 @@ class SessionViolation(SessionError):
     """The peer sent something that the session protocol does not allow at this point."""
 
     code = "E_VIOLATION"
+
+
+class RelayMalformed(ProtocolError):
+    """The bytes are not a message of the circuit relay, or a voucher is not what its reservation says."""
+
+    code = "E_RELAY"
 
 
 class VaultError(ProtocolError):

@@ -232,9 +232,21 @@ def identity_text(identity: bytes) -> str:
     return "-".join(text[at : at + 4] for at in range(0, 16, 4))
 
 
+def peer_id_bytes(public: bytes) -> bytes:
+    """The libp2p peer id of an Ed25519 key as bytes, 38 of them."""
+    return _PEER_ID_PREFIX + public
+
+
+def public_of_peer_id(raw: bytes) -> bytes:
+    """The Ed25519 key inside the bytes of a libp2p peer id. Raises KeyInvalid for anything else."""
+    if len(raw) != len(_PEER_ID_PREFIX) + public_bytes or not raw.startswith(_PEER_ID_PREFIX):
+        raise KeyInvalid("This is not the peer id of an Ed25519 key.")
+    return raw[len(_PEER_ID_PREFIX) :]
+
+
 def peer_id(public: bytes) -> str:
     """The libp2p peer id of an Ed25519 key, in base58 (`12D3KooW…`)."""
-    raw = _PEER_ID_PREFIX + public
+    raw = peer_id_bytes(public)
     number = int.from_bytes(raw, "big")
     digits = ""
     while number:
@@ -254,9 +266,7 @@ def peer_public(text: str) -> bytes:
             raise KeyInvalid("This is not a peer id: it holds a character that base58 does not have.")
         number = number * 58 + digit
     raw = b"\0" * (len(text) - len(text.lstrip("1"))) + number.to_bytes((number.bit_length() + 7) // 8, "big")
-    if len(raw) != len(_PEER_ID_PREFIX) + public_bytes or not raw.startswith(_PEER_ID_PREFIX):
-        raise KeyInvalid("This is not the peer id of an Ed25519 key.")
-    return raw[len(_PEER_ID_PREFIX) :]
+    return public_of_peer_id(raw)
 
 
 @functools.cache

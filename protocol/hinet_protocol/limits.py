@@ -42,6 +42,16 @@ twin_sessions_ms = 10_000
 handshake_ms_max = 20_000
 chain_pull_rounds_max = 1_024
 
+# Relay (SPEC.md, 5.11)
+relay_message_bytes_max = 4_096
+relay_reservation_s = 3_600
+relay_circuits_each_max = 16
+relay_circuits_pair_max = 4
+relay_circuits_max = 64
+relay_circuit_s = 86_400
+relay_circuit_bytes = 68_719_476_736
+relay_ask_ms_max = 10_000
+
 # Chain (SPEC.md, 3)
 entry_bytes_max = 131_072
 entry_parents_max = 8

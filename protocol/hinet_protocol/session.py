@@ -461,13 +461,16 @@ def session_verdict(
     second_dialled_by_us: bool,
     first_dialled_by_us: bool = False,
     first_open_ms: int = 0,
+    first_relayed: bool = False,
+    second_relayed: bool = False,
 ) -> str:
     """What to do when a session opens while another with the same device key is held.
 
-    NEW: there is no other. KEEP_FIRST or KEEP_SECOND: both ends dialled at once; both choose the connection that the
-    lower key dialled, and of two with the same dialler the later, because its other end gave up the first. So it has
-    when the first was open for `limits.twin_sessions_ms` (`first_open_ms` says how long): nobody dials a device with
-    which it has a session, so the other end has lost it (its address changed, or it slept), and the second stays.
+    NEW: there is no other. KEEP_FIRST or KEEP_SECOND: a direct connection is kept and a relayed one let go. Of two
+    alike, both ends dialled at once; both choose the connection that the lower key dialled, and of two with the same
+    dialler the later, because its other end gave up the first. So it has when the first was open for
+    `limits.twin_sessions_ms` (`first_open_ms` says how long): nobody dials a device with which it has a session as
+    good, so the other end has lost it (its address changed, or it slept), and the second stays.
 
     SUSPECT: the boot nonces differ. Either the device was started anew and the first session is dead, or two machines
     are live under one key. Give the first a Probe; if `answered_probe` says yes within `limits.clone_probe_ms`, close
@@ -477,6 +480,8 @@ def session_verdict(
         return NEW
     if first.boot_nonce != second.boot_nonce:
         return SUSPECT
+    if first_relayed != second_relayed:
+        return KEEP_SECOND if first_relayed else KEEP_FIRST
     if first_dialled_by_us == second_dialled_by_us or first_open_ms >= limits.twin_sessions_ms:
         return KEEP_SECOND
     ours_wins = own < second.device

@@ -615,6 +615,26 @@ def test_a_connection_that_was_open_long_gives_way_to_a_new_one_whoever_dialled_
     assert old == [session.KEEP_SECOND] * 2
 
 
+def test_a_direct_connection_is_kept_and_a_relayed_one_let_go_whoever_dialled(pair: tuple[End, End]) -> None:
+    left, right = pair
+    for own, other in ((left.state.own, right.state.own), (right.state.own, left.state.own)):
+        for dialled in ((True, True), (True, False), (False, True), (False, False)):
+            for relayed, kept in (((True, False), session.KEEP_SECOND), ((False, True), session.KEEP_FIRST)):
+                found = session.session_verdict(
+                    other, other, own=own.device, first_dialled_by_us=dialled[0], second_dialled_by_us=dialled[1],
+                    first_relayed=relayed[0], second_relayed=relayed[1]
+                )
+                assert found == kept
+            both = [
+                session.session_verdict(
+                    other, other, own=own.device, first_dialled_by_us=dialled[0], second_dialled_by_us=dialled[1],
+                    first_relayed=relayed, second_relayed=relayed
+                )
+                for relayed in (True, False)
+            ]
+            assert both[0] == both[1]
+
+
 ANY = st.sampled_from(
     [
         m.Ready(), m.Ping(1), m.Pong(1), m.Goodbye("OK", ""), m.Goodbye("E_CLONE", "x"), m.ChainGet(()),

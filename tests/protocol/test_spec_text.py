@@ -60,6 +60,10 @@ def test_the_limits_in_the_text_are_those_of_the_code() -> None:
         limits.pack_read_bytes_max,
         limits.ticket_chars_max,
         limits.map_pairs_max,
+        limits.relay_message_bytes_max,
+        limits.relay_reservation_s,
+        limits.relay_circuit_s,
+        limits.relay_circuit_bytes,
     ):
         assert f"{number:,}" in SPEC
     for seconds in (

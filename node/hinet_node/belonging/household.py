@@ -134,7 +134,7 @@ def _device(membership: Membership, device: Device, seen: Sighting) -> dict[str,
         state = "this" if device.public == membership.device_public else "away"
     return {**_plain(device), "state": state, "added_unix_s": device.added_s,
             "expires_unix_s": device.expires_s or None, "revoke_reason": device.revoke_reason, "via": None,
-            "clock_offset_s": None, "behind": None, **last_known(seen)}
+            "relay": None, "clock_offset_s": None, "behind": None, **last_known(seen)}
 
 
 def last_known(seen: Sighting) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Wish:
     listen: tuple[str, ...] = ()
     port: int | None = None
     static: tuple[str, ...] = ()
+    relay: tuple[str, ...] = ()
     interface: str = ""
     discover: bool = True
     quiet: bool = False
@@ -57,7 +58,7 @@ def become(wish: Wish) -> NoReturn:
 def main(arguments: Sequence[str]) -> int:
     """Run the agent to its end; returns the exit code. The last argument is a `Wish` as JSON."""
     given = json.loads(arguments[-1])
-    wish = Wish(**{**given, "listen": tuple(given["listen"]), "static": tuple(given["static"])})
+    wish = Wish(**{**given, **{name: tuple(given[name]) for name in ("listen", "static", "relay")}})
     context.current = context.Context(debug=wish.debug)
     context.current.json, context.current.home_option, context.current.command = wish.json, wish.home_option, "run"
     for stream in (sys.stdout, sys.stderr):
@@ -90,13 +91,16 @@ def run(wish: Wish) -> None:
         from hinet_node.cli import real_ports
         from hinet_node.real.disk import RealDisk
         from hinet_node.real.system import return_freed_memory
+        from hinet_node.sessions.relay import read_relays
 
         return_freed_memory()
         RealDisk(folder).remove_leftovers()
         config = configs.read(RealDisk(folder))
         config = replace(config, port=config.port if wish.port is None else wish.port,
                          listen=wish.listen or config.listen, interface=wish.interface or config.interface,
-                         static=tuple(multiaddr(one) for one in config.static) + wish.static)
+                         static=tuple(multiaddr(one) for one in config.static) + wish.static,
+                         relay=tuple(multiaddr(one) for one in config.relay) + wish.relay)
+        read_relays(config.relay)
         ports = real_ports.build(folder, config)
         membership = Membership.load(ports.disk, ports.randomness, ports.clock)
         settle_keys(ports.disk, membership.chain())
@@ -136,6 +140,9 @@ def multiaddr(text: str) -> str:
 
     from hinet_node.errors import UsageError
 
+    if text.endswith("/p2p-circuit"):
+        raise UsageError(f"{text!r} leads through a relay; devices that belong find it by themselves",
+                         next_step="write where the relay listens, as relay = ... in config.toml")
     if text.startswith("/"):
         return text
     host, _, port = text.rpartition(":")

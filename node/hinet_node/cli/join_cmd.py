@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +34,6 @@ def join(code: Annotated[str, typer.Argument(metavar="CODE|TICKET", help="What t
                                                                                      "asks by default.")] = None,
          ) -> None:
     """Make this machine a device of your household."""
-    from dataclasses import replace
 
     from hinet_node import config, home, machine
     from hinet_node.belonging import join as joining
@@ -116,7 +116,6 @@ def _from_here(addresses: Sequence[str], settings: Any) -> tuple[str, ...]:
 
 
 def _join(folder: str, keys: Any, wanted: Any, settings: Any) -> dict[str, Any]:
-    from dataclasses import replace
 
     import trio
 

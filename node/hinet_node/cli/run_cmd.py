@@ -21,6 +21,9 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
                                                                                  "1.2.3.4:4001.")] = None,
         interface: Annotated[str, typer.Option(metavar="NAME", help="Be found and look for siblings on this network "
                                                                     "interface only, such as eth0 or lo.")] = "",
+        relay: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="A sibling that others can reach: this "
+                                                                                "device can be called through it.",
+                                                        )] = None,
         no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Neither announce nor look for siblings "
                                                                           "on the LAN.")] = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log to the file only.")] = False) -> None:
@@ -35,5 +38,6 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
         require_interface(interface)
     agent_process.become(agent_process.Wish(
         home=folder, home_option=given.home_option, json=given.json, debug=given.debug, listen=tuple(listen or ()),
-        port=port, static=tuple(multiaddr(one) for one in static or ()), interface=interface,
+        port=port, static=tuple(multiaddr(one) for one in static or ()),
+        relay=tuple(multiaddr(one) for one in relay or ()), interface=interface,
         discover=not no_discovery, quiet=quiet))

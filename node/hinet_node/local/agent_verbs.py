@@ -107,7 +107,14 @@ def _without_word(agent: Agent, revoked: bytes) -> set[bytes]:
 def _agent(agent: Agent) -> dict[str, Any]:
     return {"running": True, "pid": os.getpid(), "version": agent.version, "addresses": list(agent.addresses),
             "started_unix_s": int(agent.started_s), "backends": list(agent.machine.backends),
-            "memory_bytes": agent.machine.memory_bytes}
+            "memory_bytes": agent.machine.memory_bytes, "relays": _relays(agent),
+            "relaying": agent.peers.relaying.describe() if agent.peers.relaying is not None else None}
+
+
+def _relays(agent: Agent) -> list[dict[str, Any]]:
+    """The relays of the settings, with the names of the devices that were found there."""
+    names = {public.hex(): name for public, name in agent.membership.names().items()}
+    return [{**relay, "name": names.get(relay["public"] or "")} for relay in agent.peers.relays.describe()]
 
 
 def _household(agent: Agent, vault: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,6 +122,8 @@ def _household(agent: Agent, vault: Mapping[str, Any]) -> dict[str, Any]:
     what their heads in the vault tell, which come from devices that this one never meets too."""
     now_s = agent.ports.clock.now_unix_s()
     open_now = {session.device.public: seen.sighting(session, now_s) for session in agent.peers.sessions}
+    relays = {session.device.public: session.relay for session in agent.peers.sessions}
+    names = agent.membership.names()
     known = {**agent.last_seen, **open_now}
     for state in vault["devices"]:
         public, epoch = bytes.fromhex(state["device"]), bytes.fromhex(state["epoch"])
@@ -125,6 +134,7 @@ def _household(agent: Agent, vault: Mapping[str, Any]) -> dict[str, Any]:
         here = open_now.get(bytes.fromhex(device["public"]))
         if here is not None and device["state"] == "away":
             device.update(state="connected", via="relayed" if here.relayed else "direct",
+                          relay=names.get(relays[bytes.fromhex(device["public"])] or b""),
                           clock_offset_s=agent.clock_offsets_s.get(bytes.fromhex(device["public"])))
         elif device["state"] == "this":
             device.update(version=agent.version or None, backends=list(agent.machine.backends),
@@ -157,6 +167,11 @@ def _warnings(agent: Agent, household: Mapping[str, Any]) -> list[dict[str, str]
             continue
         name = names.get(public, "a device")
         found.append(warning("E_REFUSED", f"{name} was refused: {reason}", "on both devices: hinet-node doctor"))
+    for relay in _relays(agent):
+        if relay["reason"]:
+            found.append(warning("E_RELAY", f"siblings can't call this device through {relay['name'] or 'its relay'} "
+                                            f"at {relay['address']}: {relay['reason']}",
+                                 "see there: hinet-node status; the relay is set by relay = ... in config.toml"))
     for session in agent.peers.sessions:
         offset_s = agent.clock_offsets_s.get(session.device.public, 0)
         if abs(offset_s) > CLOCK_OFFSET_WARN_S:

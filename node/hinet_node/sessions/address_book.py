@@ -1,4 +1,4 @@
-"""Where the household's devices were last found: from the LAN, from their hellos, and from the disk.
+"""Where the household's devices were last found: from the LAN, from their hellos, from the disk, and through relays.
 
 A cache: losing it costs a discovery. Everything in it came from other machines, so it is parsed, bounded and tried, and
 never trusted (the key that Noise proves decides). Leaves dialling to `hinet_node.sessions.peers`.
@@ -6,30 +6,35 @@ never trusted (the key that Noise proves decides). Leaves dialling to `hinet_nod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hinet_node.errors import NodeError
 from hinet_node.ports import Disk
-from hinet_node.sessions.addresses import Address, parse_address
+from hinet_node.sessions.addresses import Address, is_relayed, parse_address
 from hinet_protocol import canonical
 from hinet_protocol.errors import ProtocolError
 
 FILE = "peers/addresses"
 DEVICES_MAX = 256
 ADDRESSES_MAX = 8
+RELAYED_MAX = 3
+"""Of the addresses kept for a device, those through relays."""
 FILE_BYTES_MAX = 1 << 20
 
 
 class AddressBook:
-    """Addresses by device key. What was heard on the LAN comes first, what has failed last; what has failed while
-    another address led to the device is forgotten."""
+    """Addresses by device key. What was heard on the LAN comes first, then what did not fail, and what leads through a
+    relay last; what has failed while another address led to the device is forgotten."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, through: Callable[[bytes], Sequence[str]] = lambda public: ()) -> None:
+        """`through` gives the addresses at our own relays where a device may be found that was never met."""
         self._disk = disk
+        self._through = through
         self._heard: dict[bytes, tuple[str, ...]] = {}
         self._boots: dict[bytes, str] = {}
         self._kept: dict[bytes, tuple[str, ...]] = _read(disk)
-        self._used: dict[bytes, str] = {public: places[0] for public, places in self._kept.items() if places}
+        self._used: dict[bytes, str] = {
+            public: places[0] for public, places in self._kept.items() if places and not is_relayed(places[0])}
         """Where each was last dialled with success: perhaps a way in that the device does not know of itself."""
         self._said: dict[bytes, tuple[str, ...]] = {}
         self._failed: dict[bytes, dict[str, None]] = {}
@@ -62,17 +67,21 @@ class AddressBook:
         reached it.
         """
         self._said[public] = tuple(said)[:4 * ADDRESSES_MAX]
-        failed = self._failed.pop(public, {})
+        way, used = (used, None) if used and is_relayed(used) else (None, used)
+        failed = {} if way else self._failed.pop(public, {})  # a relay says nothing about the direct addresses
         if public in self._heard and failed:
             left = tuple(address for address in self._heard[public] if address not in failed)
             self._heard[public] = left
         used = used or self._used.get(public)
         if used in failed:
             used = None
-        near = used is not None and _is_loopback(used)
+        near = any(_is_loopback(one) for one in (used, way) if one)
         offered = [address for address in _parsed(said)
                    if not address.is_link_local and address.port and (near or not address.is_loopback)]
-        found = tuple(dict.fromkeys([*([used] if used else []), *map(str, offered)]))[:ADDRESSES_MAX]
+        places = list(dict.fromkeys(filter(None, (used, *map(str, offered), way))))
+        relayed = [place for place in places if is_relayed(place)][:RELAYED_MAX]
+        direct = [place for place in places if not is_relayed(place)][:ADDRESSES_MAX - len(relayed)]
+        found = (*direct, *relayed)
         if not found:
             return
         if used:
@@ -89,12 +98,13 @@ class AddressBook:
                 self._said.pop(oldest, None)
             self._write()
 
-    def find(self, public: bytes) -> tuple[str, ...]:
-        """Where to try, best first: what failed last time comes late, and loopback, which can only be a guess unless
-        there is nothing else."""
-        known = dict.fromkeys((*self._heard.get(public, ()), *self._kept.get(public, ())))
+    def find(self, public: bytes, *, direct: bool = False) -> tuple[str, ...]:
+        """Where to try, best first; relays come last (`direct` leaves them out), before them loopback, which can only
+        be a guess unless there is nothing else, and late what failed last time."""
+        known = dict.fromkeys((*self._heard.get(public, ()), *self._kept.get(public, ()), *self._through(public)))
         failed = self._failed.get(public, {})
-        return tuple(sorted(known, key=lambda address: (_is_loopback(address), address in failed)))
+        wanted = [address for address in known if not (direct and is_relayed(address))]
+        return tuple(sorted(wanted, key=lambda one: (is_relayed(one), _is_loopback(one), one in failed)))
 
     def _write(self) -> None:
         try:

@@ -2,8 +2,9 @@
 
 Of two devices the one with the lower key dials at once and the other a second later, so that they seldom dial each
 other at the same time, and still meet when only one of them knows of the other. Failures double the wait, with jitter;
-news of a device (it announced itself anew, a long session ended, our own address changed) ends it. Leaves sessions to
-`peers`.
+news of a device (it announced itself anew, a long session ended, our own address changed) ends it. A device that is
+reached through a relay is still tried directly, with the same patience. Leaves sessions to `peers`, and relays to
+`relay`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Protocol
 import trio
 
 from hinet_node.errors import NetworkError, NodeError
-from hinet_node.ports import Connection, Network, Randomness
+from hinet_node.ports import Connection, Randomness
 from hinet_node.sessions.address_book import AddressBook
 from hinet_node.sessions.session import ChainStore, Session
 
@@ -93,8 +94,7 @@ class Dialler:
 
     def _look_again(self, key: bytes | str, target: Target, heard: bool) -> None:
         now_s, public = trio.current_time(), key if isinstance(key, bytes) else target.public
-        if target.dialling or target.held_until_s > now_s or (
-                public is not None and self._caller.session_with(public) is not None):
+        if target.dialling or target.held_until_s > now_s or (public is not None and self._settled(public)):
             return
         opened_s, target.opened_s = target.opened_s, None
         if heard or (opened_s is not None and now_s - opened_s >= LASTING_S):
@@ -137,21 +137,30 @@ class Dialler:
         wanted: list[tuple[bytes | str, Target]] = []
         for device in chain.members():
             public = device.public
-            if public == own or self._caller.session_with(public) is not None or not self._book.find(public):
+            if public == own or self._settled(public) or not self._places(public):
                 continue
             wait_s = FIRST_WAIT_S if own < public else HIGHER_KEY_WAIT_S
             wanted.append((public, self._targets.setdefault(public, Target(now_s + wait_s * self._jitter()))))
         for address in self._static:
             target = self._targets.setdefault(address, Target(now_s))
             found = target.public
-            if found is None or (found != own and self._caller.session_with(found) is None):
+            if found is None or (found != own and not self._settled(found)):
                 wanted.append((address, target))
         return wanted
+
+    def _settled(self, public: bytes) -> bool:
+        """There is a session that can't be bettered."""
+        session = self._caller.session_with(public)
+        return session is not None and not session.relayed
+
+    def _places(self, public: bytes) -> Sequence[str]:
+        """Where to dial a device: anywhere, or only directly while there is a session through a relay."""
+        return self._book.find(public, direct=self._caller.session_with(public) is not None)
 
     async def _dial(self, key: bytes | str, target: Target) -> None:
         try:
             if isinstance(key, bytes):
-                await self._caller.dial(self._book.find(key), expected_public=key, timeout_s=DIAL_S)
+                await self._caller.dial(self._places(key), expected_public=key, timeout_s=DIAL_S)
             else:
                 target.public = (await self._caller.dial([key], timeout_s=DIAL_S)).public
             # Failures are forgotten once the session has lasted: one that is closed at once is one more failure.
@@ -174,6 +183,12 @@ class Dialler:
     def _jitter(self) -> float:
         """Between a half and one and a half."""
         return 0.5 + int.from_bytes(self._randomness.draw(4), "big") / 2**32
+
+
+class Network(Protocol):
+    """Whatever connects to an address."""
+
+    async def dial(self, address: str, expected_public: bytes | None, timeout_s: float) -> Connection: ...
 
 
 async def race(network: Network, addresses: Sequence[str], expected_public: bytes | None,

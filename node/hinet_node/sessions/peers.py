@@ -1,7 +1,7 @@
 """Sessions with the household's other devices: finding, dialling and accepting them, and telling the node about it.
 
 Runs over the Network, Discovery, Disk, Clock and Randomness ports. Leaves to others: what messages mean (handlers
-registered with `on`), one session's working (`session`), when to dial whom (`dialling`), the
+registered with `on`), one session's working (`session`), when to dial whom (`dialling`), relays (`relay`), the
 chain on disk (`ChainStore`, given by the agent), joining (`belonging.invite`, through `handlers`). SPEC section 5.
 """
 
@@ -18,13 +18,16 @@ from nacl.signing import SigningKey
 from hinet_node.errors import NetworkError
 from hinet_node.ports import Announcement, Connection, Ports, Stream, StreamHandler
 from hinet_node.sessions.address_book import AddressBook
+from hinet_node.sessions.addresses import is_relayed
 from hinet_node.sessions.dialling import Dialler, race
+from hinet_node.sessions.relay import RelayClient, RelayServer
 from hinet_node.sessions.session import ChainStore, Handler, Session
 from hinet_protocol import PROTOCOL_VERSION, limits
 from hinet_protocol import session as machine
 from hinet_protocol.errors import CloneDetected, ProtocolError
 from hinet_protocol.identity import peer_id, peer_public
 from hinet_protocol.messages import Hello
+from hinet_protocol.relay import HOP_PROTOCOL, STOP_PROTOCOL, RelayLimits
 
 if TYPE_CHECKING:
     from trio_typing import TaskStatus  # libp2p brings trio-typing's stubs, which hide trio's own types from mypy
@@ -41,6 +44,8 @@ MOVED_PROBE_S = 2.0
 """How long a session's other end may take to answer after our own address changed; a wrong guess costs a dial."""
 QUARANTINE_S = 60.0
 GOODBYE_S = 2.0
+RETIRE_S = 1.0
+RETIRE_S_MAX = 10.0
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,18 @@ class Peers:
 
     def __init__(self, ports: Ports, device_seed: bytes, store: ChainStore, facts: Callable[[], LocalFacts], *,
                  listen: Sequence[str] = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"), static: Sequence[str] = (),
-                 handlers: Mapping[str, StreamHandler] | None = None, discover: bool = True) -> None:
+                 handlers: Mapping[str, StreamHandler] | None = None, discover: bool = True,
+                 relays: Sequence[str] = (), relay_limits: RelayLimits | None = None,
+                 log: Callable[[str], None] = lambda line: None) -> None:
+        """`relays` are siblings through which this device can be called; `relay_limits` what it carries for siblings
+        itself, None for nothing. Errors: `UsageError` for a relay's address that is none."""
         self.store = store
         self.public = bytes(SigningKey(device_seed).verify_key)
         self._ports = ports
         self._seed = device_seed
         self._facts = facts
         self._listen = tuple(listen)
-        self._stream_handlers = {SESSION_PROTOCOL: self._accept, **(handlers or {})}
+        self._stream_handlers: dict[str, StreamHandler] = {SESSION_PROTOCOL: self._accept, **(handlers or {})}
         self._discover = discover
         self._handlers: dict[type, Handler] = {}
         self._sessions: dict[bytes, Session] = {}
@@ -93,7 +102,14 @@ class Peers:
         self._ended = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._boot_nonce = b""
-        self._book = AddressBook(ports.disk)
+        self.relays = RelayClient(self, ports, relays, self._look_everywhere, log)
+        self.relaying: RelayServer | None = None
+        if self.relays.ways:
+            self._stream_handlers[STOP_PROTOCOL] = self.relays.handle
+        if relay_limits is not None:
+            self.relaying = RelayServer(self.public, device_seed, store.chain, ports.clock, relay_limits)
+            self._stream_handlers[HOP_PROTOCOL] = self.relaying.handle
+        self._book = AddressBook(ports.disk, self.relays.addresses_of)
         self._dialler = Dialler(self, self._book, ports.randomness, static)
 
     # ---- for the rest of the node --------------------------------------------------------------------------------
@@ -112,6 +128,9 @@ class Peers:
                     nursery.start_soon(self._spread_chain)
                     nursery.start_soon(self._dialler.run)
                     nursery.start_soon(self._watch_addresses)
+                    nursery.start_soon(self.relays.run)
+                    if self.relaying is not None:
+                        nursery.start_soon(self.relaying.run)
                     if self._discover:
                         nursery.start_soon(self._announce)
                         nursery.start_soon(self._browse)
@@ -123,7 +142,7 @@ class Peers:
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The addresses that this device can be dialled at now; empty before `run` has started."""
+        """The addresses that this device can be dialled at now, directly; empty before `run` has started."""
         return tuple(self._addresses)
 
     @property
@@ -161,10 +180,12 @@ class Peers:
         answers counts. Errors: `NetworkError` naming each try, or why the session was refused."""
         if self._nursery is None:
             raise NetworkError("The agent's network is not running.")
-        connection = await race(self._ports.network, addresses, expected_public, timeout_s,
+        connection = await race(self.relays, addresses, expected_public, timeout_s,
                                 lambda address: self._failed_at(expected_public, address))
         public = connection.remote_public
         known = self.session_with(public)
+        if known is not None and known.relayed and not is_relayed(connection.remote_address):
+            known = None  # what follows is better
         if known is not None or public == self.public:
             await connection.close()
             if known is None:
@@ -187,7 +208,8 @@ class Peers:
 
     def _failed_at(self, public: bytes | None, address: str) -> None:
         if public is not None:
-            self._book.fail(public, address, met=self.session_with(public) is not None)
+            session = self.session_with(public)
+            self._book.fail(public, address, met=session is not None and not session.relayed)
 
     async def reach(self, public: bytes, *, timeout_s: float = 15.0) -> Session:
         """The session with a device, dialling it at its known addresses when there is none. Errors: `NetworkError`."""
@@ -222,12 +244,16 @@ class Peers:
             first.hello if first is not None else None, session.hello, own=self.public,
             second_dialled_by_us=session.dialled_by_us,
             first_dialled_by_us=first is not None and first.dialled_by_us,
-            first_open_ms=self.now_ms() - first.opened_ms if first is not None else 0)
+            first_open_ms=self.now_ms() - first.opened_ms if first is not None else 0,
+            first_relayed=first is not None and first.relayed, second_relayed=session.relayed)
         if first is None or verdict == machine.NEW:
             self._install(session)
         elif verdict == machine.KEEP_SECOND:
             self._install(session)
-            first.shut("another session with this device took its place")
+            if first.relayed and not session.relayed and self._nursery is not None:
+                self._nursery.start_soon(self._retire, first)
+            else:
+                first.shut("another session with this device took its place")
         elif verdict == machine.KEEP_FIRST:
             session.shut("there is a session with this device already")
         elif self._nursery is not None:
@@ -240,6 +266,14 @@ class Peers:
         session.shown = True
         self._book.keep(session.public, session.address if session.dialled_by_us else None, session.hello.addresses)
         self._tell(PeerEvent("opened", session.public, "", session))
+
+    async def _retire(self, session: Session) -> None:
+        """A direct session took a relayed one's place: what was asked there is answered there, for a while."""
+        with trio.move_on_after(RETIRE_S_MAX):
+            await trio.sleep(RETIRE_S)  # the other side may learn a moment later that there is a better one
+            while session.is_busy:
+                await trio.sleep(RETIRE_S / 4)
+        session.shut("a direct session with this device took its place")
 
     async def _judge_clone(self, first: Session, second: Session) -> None:
         """Two boots under one key: a restart, or a copied key."""
@@ -256,13 +290,21 @@ class Peers:
     def _session(self, connection: Connection, stream: Stream, *, dialled_by_us: bool) -> Session:
         return Session(self, connection, stream, self._own_hello(), dialled_by_us=dialled_by_us)
 
+    def _look_everywhere(self) -> None:
+        """A relay is there: so may be siblings that were given up for a while."""
+        for device in self.store.chain().members():
+            if self.session_with(device.public) is None:
+                self._dialler.look(device.public, heard=True)
+
     def _own_hello(self) -> Hello:
         chain, facts = self.store.chain(), self._facts()
+        relayed = self.relays.addresses
+        addresses = (*tuple(self._addresses)[:limits.addresses_max - len(relayed)], *relayed)
         return Hello(
             versions=(PROTOCOL_VERSION,), identity_id=chain.identity_id, device=self.public,
             boot_nonce=self._boot_nonce, height=chain.height, heads=chain.heads[:limits.heads_max], tier=facts.tier,
             backends=facts.backends[:limits.backends_max], memory_bytes=facts.memory_bytes,
-            bases=facts.bases[:limits.bases_max], addresses=tuple(self._addresses)[:limits.addresses_max],
+            bases=facts.bases[:limits.bases_max], addresses=addresses,
             agent=facts.agent_version, time_s=max(0, int(self._ports.clock.now_unix_s())))
 
     async def _say_goodbye(self) -> None:
@@ -316,6 +358,8 @@ class Peers:
         while True:
             await self._grown.wait()
             self._grown = trio.Event()
+            if self.relaying is not None:
+                self.relaying.chain_changed()
             for session in list(self._all):
                 session.chain_changed()
             self._dialler.look()

@@ -16,6 +16,7 @@ import trio
 
 from hinet_node.errors import NetworkError, NodeError
 from hinet_node.ports import Connection, Stream
+from hinet_node.sessions.addresses import is_relayed, parse_address
 from hinet_protocol import limits
 from hinet_protocol import session as machine
 from hinet_protocol.chain import Chain, Device, Rejected
@@ -66,13 +67,13 @@ class Session:
     """A session with a member device. Others get it when it is open: both hellos are done, the chains agree, membership
     was judged."""
 
-    relayed: bool = False
-    """Whether its bytes go through another device of the household."""
-
     def __init__(self, owner: Owner, connection: Connection, stream: Stream, own: Hello, *,
                  dialled_by_us: bool) -> None:
         self.address = connection.remote_address
         self.public = connection.remote_public
+        self.relay = parse_address(self.address).relay if is_relayed(self.address) else None
+        """The key of the device that passes this session's bytes on; None on a direct connection."""
+        self.relayed = self.relay is not None
         self.dialled_by_us = dialled_by_us
         self.settled = trio.Event()
         """Set when the session is open, or over without having been."""
@@ -121,6 +122,15 @@ class Session:
     def heads(self) -> tuple[bytes, ...]:
         """The heads of the chain that the peer last said it holds: what it knows of who belongs."""
         return self._machine.peer_heads
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a question of either side is still to be answered."""
+        return bool(self._machine.asked or self._machine.answering)
+
+    async def open_stream(self, protocol: str) -> Stream:
+        """Another stream on this session's connection. Errors: `NetworkError`."""
+        return await self._connection.open_stream(protocol)
 
     async def request(self, message: Message, *, timeout_s: float = 30.0) -> Message:
         """Send a question and wait for its answer. Errors: `NetworkError` when the session ends or nothing comes within

@@ -5,7 +5,7 @@ Keys are proved by construction: the peer's key is the one that its host serves 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,15 @@ import trio
 from nacl.signing import SigningKey
 
 from hinet_node.errors import NetworkError, PortBusy
-from hinet_node.ports import StreamHandler
-from hinet_node.sessions.addresses import parse_address
+from hinet_node.ports import Connection, Stream, StreamHandler
+from hinet_node.sessions.addresses import not_through_a_relay, parse_address
 from hinet_simnet.network.streams import MemoryConnection, MemoryStream
+from hinet_simnet.network.tunnel import Tunnel, receive_exactly
 
 if TYPE_CHECKING:
     from hinet_simnet.network.internet import Internet
+
+HANDSHAKE_S = 10.0
 
 
 class MemoryNetwork:
@@ -67,9 +70,33 @@ class MemoryNetwork:
         place = parse_address(address)
         if self._nursery is None or not self.alive:
             raise NetworkError("The network is closed.")
+        if place.relay:
+            raise not_through_a_relay(address)
         with trio.move_on_after(timeout_s):
             return await self.connect(address, place.host, place.port, expected_public)
         raise NetworkError(f"{address} did not answer within {timeout_s:g} s.")
+
+    async def dial_over(self, stream: Stream, address: str, expected_public: bytes, timeout_s: float) -> Tunnel:
+        public = b""
+        with trio.move_on_after(timeout_s):
+            await stream.send_all(self.public)
+            public = await receive_exactly(stream, len(self.public))
+        if public != expected_public:
+            await stream.close()
+            raise NetworkError(f"{address} is another device than the one expected there." if public else
+                               f"{address} did not answer within {timeout_s:g} s.", code="E_WRONG_PEER")
+        tunnel = Tunnel(self, stream, public, address, first=1)
+        self.start_soon(tunnel.run)
+        return tunnel
+
+    async def accept_over(self, stream: Stream, address: str, expected_public: bytes) -> None:
+        public = b""
+        with trio.move_on_after(HANDSHAKE_S):
+            await stream.send_all(self.public)
+            public = await receive_exactly(stream, len(self.public))
+        if public == expected_public:
+            await Tunnel(self, stream, public, address, first=2).run()
+        await stream.close()
 
     async def connect(self, address: str, ip: str, port: int, expected_public: bytes | None) -> MemoryConnection:
         """A connection to a host that listens on this port. Errors: `NetworkError`; without an answer it waits."""
@@ -97,6 +124,23 @@ class MemoryNetwork:
         """Run a stream's handler in this host's nursery."""
         if self._nursery is not None:
             self._nursery.start_soon(self._handle, handler, connection, stream)
+
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run something in this host's nursery; nothing when it is down."""
+        if self._nursery is not None:
+            self._nursery.start_soon(work, *args)
+
+    def start_in_tunnel(self, handler: StreamHandler, connection: Connection, stream: Stream) -> None:
+        """As `start`, for a stream inside a circuit."""
+        self.start_soon(self._handle_in_tunnel, handler, connection, stream)
+
+    async def _handle_in_tunnel(self, handler: StreamHandler, connection: Connection, stream: Stream) -> None:
+        try:
+            await handler(connection, stream)
+        except NetworkError as error:
+            self.internet.trace.note(f"{self.name}: a stream ended: {error}")
+        finally:
+            await stream.close()
 
     async def _handle(self, handler: StreamHandler, connection: MemoryConnection, stream: MemoryStream) -> None:
         try:

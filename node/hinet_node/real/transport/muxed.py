@@ -1,10 +1,12 @@
 """A connection and its streams over libp2p's yamux.
 
-Two of yamux's faults are met here: a writer whose peer reads slowly is cut off after five seconds (so no more is
-written than the peer's window holds, and the waiting is ours), and a peer that ignores its window fills the memory of
-the other side (so what is buffered is counted). Each stream has a writer task of its own, so that cancelling `send_all`
-leaves no half-written frame behind. Leaves handshakes to `network`, and deciding that a silent peer is dead to
-`hinet_node.sessions.peers` (closing the connection frees every task that waits here).
+Three of yamux's faults are met here: a writer whose peer reads slowly is cut off after five seconds (so no more is
+written than the peer's window holds, and the waiting is ours), a peer that ignores its window fills the memory of the
+other side (so what is buffered is counted), and windows grow without regard to each other (so together they stay below
+what may be buffered; a relay whose circuits are read slowly would else cut an honest device off). Each stream has a
+writer task of its own, so that cancelling `send_all` leaves no half-written frame behind. Leaves handshakes to
+`network`, and deciding that a silent peer is dead to `hinet_node.sessions.peers` (closing the connection frees every
+task that waits here).
 """
 
 from __future__ import annotations
@@ -43,6 +45,21 @@ FLUSH_S = 2.0
 LINGER_S = 5.0
 IDLE_S = 60.0
 _WINDOW_POLL_S = (0.005, 0.1)
+_grow_window = yamux.YamuxStream._apply_autotune_epoch
+
+
+def _grow_window_within_bounds(stream: Any, buffered: int) -> int:
+    """Let a stream's window grow only while all windows of its connection, those to come too, fit the buffer."""
+    buffers = stream.conn.stream_buffers
+    targets = [one.target_recv_window for number, one in stream.conn.streams.items()
+               if not one.closed or buffers.get(number)]
+    coming = max(0, STREAMS_MAX - len(targets)) * yamux.DEFAULT_WINDOW_SIZE
+    if sum(targets) + stream.target_recv_window + coming > BUFFER_BYTES_MAX:
+        return 0
+    return int(_grow_window(stream, buffered))
+
+
+yamux.YamuxStream._apply_autotune_epoch = _grow_window_within_bounds
 
 
 class Guard:

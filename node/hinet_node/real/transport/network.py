@@ -20,11 +20,12 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
 from hinet_node.errors import NetworkError
-from hinet_node.ports import StreamHandler
+from hinet_node.ports import Stream, StreamHandler
 from hinet_node.real.transport.muxed import NEGOTIATION_BYTES_MAX, Guard, MuxedConnection, MuxedStream
+from hinet_node.real.transport.over import StreamPipe
 from hinet_node.real.transport.sockets import Sockets, TcpSockets, plainly
 from hinet_node.real.transport.wire import Capped, Wire
-from hinet_node.sessions.addresses import parse_address
+from hinet_node.sessions.addresses import not_through_a_relay, parse_address
 
 if TYPE_CHECKING:
     from trio_typing import TaskStatus
@@ -76,6 +77,8 @@ class Libp2pNetwork:
         host, place = self._host, parse_address(address)
         if host is None:
             raise NetworkError("The network is closed.")
+        if place.relay:
+            raise not_through_a_relay(address)
         try:
             with trio.fail_after(timeout_s):
                 stream = await self._sockets.open(place)
@@ -87,6 +90,25 @@ class Libp2pNetwork:
         except (UnicodeError, ExceptionGroup) as error:
             # A name that no resolver takes (it came from another machine); libp2p's own tasks, ended by the time-out.
             raise NetworkError(f"{address} can't be dialled: {error}.") from error
+
+    async def dial_over(self, stream: Stream, address: str, expected_public: bytes,
+                        timeout_s: float) -> MuxedConnection:
+        host = self._host
+        if host is None:
+            await stream.close()
+            raise NetworkError("The network is closed.")
+        try:
+            with trio.fail_after(timeout_s):
+                return await host.connect(Wire(host.pipe(stream), is_initiator=True), address, expected_public)
+        except trio.TooSlowError:
+            raise NetworkError(f"{address} did not answer within {timeout_s:g} s.") from None
+        except ExceptionGroup as error:  # libp2p's own tasks, ended by the time-out
+            raise NetworkError(f"{address} can't be dialled: {error}.") from error
+
+    async def accept_over(self, stream: Stream, address: str, expected_public: bytes) -> None:
+        if self._host is not None:
+            await self._host.accept_over(stream, address, expected_public)
+        await stream.close()
 
 
 class _Host:
@@ -128,7 +150,18 @@ class _Host:
 
     async def accept(self, stream: trio.abc.Stream) -> None:
         """Hold one inbound connection (trio closes the stream when this returns); strangers' faults end here."""
-        address = self._sockets.peer_of(stream)
+        await self._accept(stream, self._sockets.peer_of(stream), None)
+
+    async def accept_over(self, stream: Stream, address: str, expected_public: bytes) -> None:
+        """Hold one connection that a relay passes on; the faults of whoever is there, or of the relay, end here. For
+        the bounds it comes from the relay's machine."""
+        await self._accept(self.pipe(stream), address, expected_public)
+
+    def pipe(self, stream: Stream) -> StreamPipe:
+        """The stream as one that Noise can run over."""
+        return StreamPipe(stream, self._nursery.start_soon)
+
+    async def _accept(self, stream: trio.abc.Stream, address: str, expected_public: bytes | None) -> None:
         machine = _machine(address)
         connected = [_machine(connection.remote_address) for connection in self._connections]
         if (len(connected) >= CONNECTIONS_MAX or connected.count(machine) >= CONNECTIONS_OF_ONE_MAX
@@ -139,7 +172,7 @@ class _Host:
         connection = None
         try:
             with trio.move_on_after(HANDSHAKE_S):
-                connection = await self.connect(Wire(stream, is_initiator=False), address, None)
+                connection = await self.connect(Wire(stream, is_initiator=False), address, expected_public)
         except (NetworkError, ExceptionGroup) as error:  # groups: libp2p's own tasks, ended by the time-out
             logging.getLogger(__name__).debug("refused: %s", error)
         finally:
@@ -160,7 +193,10 @@ class _Host:
             expected = None if expected_public is None else peer_of(expected_public)
             return await pattern.handshake_outbound(wire, expected)
         await Multiselect({NOISE: None}).negotiate(speaker)
-        return await pattern.handshake_inbound(wire)
+        secured = await pattern.handshake_inbound(wire)
+        if expected_public is not None and public_of(secured.get_remote_peer()) != expected_public:
+            raise NetworkError("The caller is another device than the relay said.", code="E_WRONG_PEER")
+        return secured
 
     async def _mux(self, secured: Any) -> Any:
         speaker = MultiselectCommunicator(Capped(secured, NEGOTIATION_BYTES_MAX))

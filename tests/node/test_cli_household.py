@@ -247,3 +247,26 @@ def test_an_agent_stops_in_order_and_leaves_no_socket(house: House) -> None:
     assert "has stopped" in (house.folder / "store.log").read_text()
     log = (house.home("store") / "log" / "agent.log").read_text()
     assert "is ready" in log
+
+
+def test_the_words_work_beside_running_agents_and_bring_the_household_back_from_one(house: House) -> None:
+    """The root is replaced through the running agent, which hears no word of it; then a new machine asks a member."""
+    words = house.folder / "words.spare"
+    rotated = house.json("first", "identity", "rotate", "--words-file", str(words), "--new-spare-file",
+                         str(house.folder / "spare-2"))
+    assert (rotated["by_agent"], rotated["epoch_made"]) == (True, True)
+    house.until(lambda: house.json("second", "identity", "show")["root_fingerprint"] == rotated["root_fingerprint"])
+    secret = words.read_text().split()
+    for name in ("first", "second"):
+        assert " ".join(secret[:2]) not in (house.folder / f"{name}.log").read_text()
+    one_clear_error(house.line("first", "init", "--recover", "--words-file", str(words)), 6, "kill")
+    house.stop("first")
+    back = house.json("back", "init", "--recover", "--words-file", str(words), "--name", "back", "--tier", "cloud",
+                      "--address", house.addresses["second"][0])
+    assert (back["device"]["role"], back["epochs_closed"]) == ("admin", 0)
+    gone = house.json("back", "revoke", "first", "--yes", "--words-file", str(words), "--reason", "burnt")
+    assert gone["done"]
+    house.run("back")
+    house.until(lambda: states(house, "second").get("back") == "connected")
+    house.until(lambda: names(house, "back") == ["notes/dog.md"])
+    assert states(house, "second")["first"] == "revoked"

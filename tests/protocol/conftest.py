@@ -32,6 +32,7 @@ class Household:
     root: RootKey
     chain: Chain
     admin: DeviceKeys
+    spare: RootKey
 
     def add(self, label: str, role: str = "member", tier: str = "laptop", signer: Signer | None = None) -> DeviceKeys:
         keys = device_keys(label)
@@ -74,9 +75,9 @@ def new_household() -> Callable[[str], Household]:
     """Makes a household with a first admin device `<name>` and a first epoch."""
 
     def make(name: str = "anna") -> Household:
-        root = RootKey(entropy("root " + name))
-        chain = Chain.from_entries([make_genesis(root, 1_000)])
-        household = Household(root, chain, device_keys(name))
+        root, spare = RootKey(entropy("root " + name)), RootKey(entropy("spare root " + name))
+        chain = Chain.from_entries([make_genesis(root, 1_000, spare.public)])
+        household = Household(root, chain, device_keys(name), spare)
         household.add(name, role="admin", tier="cloud", signer=root)
         household.epoch("first")
         return household

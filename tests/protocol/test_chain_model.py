@@ -200,7 +200,7 @@ class Settled:
         self.line = self.root_line()
         self.root = self.line[-1]["body"]["root"]
         self.checkpoints = [one for one in entries if one["kind"] == "checkpoint" and self.by_root(one)]
-        self.rank = {key: min((self.grant_aside(one), *place(one)) for one in certificates)
+        self.rank = {key: min((self.grant_aside(one), *place(one)) for one in certificates if introduces(one))
                      for key, certificates in self.certificates.items()}
         self.all_removals = [one for one in entries if removes(one) is not None and not self.removal_aside(one)]
         self.removals = {key: [one for one in self.all_removals if removes(one) == key and not self.fell_to(one, key)]
@@ -211,7 +211,8 @@ class Settled:
         while more := [one for one in grants if one["name"] not in self.standing and self.stands(one)]:
             self.standing |= {one["name"] for one in more}
         self.live = [key for key in self.certificates
-                     if not self.removals[key] and any(one["name"] in self.standing for one in self.certificates[key])]
+                     if not self.removals[key]
+                     and any(one["name"] in self.standing for one in self.certificates[key] if introduces(one))]
         self.admins = {key for key in self.live if self.role(key) == "admin"}
 
     def root_line(self) -> list[Entry]:
@@ -252,7 +253,7 @@ class Settled:
         answers = [answer for answer in self.all_removals if removes(answer) == key and answer["signer"] == target]
         if self.rank[target] < self.rank[key] and any(not follows(answer, one) for answer in answers):
             return True
-        held = [cert for cert in self.certificates[key] if cert["name"] in one["past"]]
+        held = [cert for cert in self.certificates[key] if introduces(cert) and cert["name"] in one["past"]]
         return all(self.fell_to(cert, target) or (cert["kind"] == "device.rotate"
                    and self.fell_as(cert["body"]["device"], cert, target)) for cert in held)
 
@@ -261,7 +262,7 @@ class Settled:
             return False
         if not one["as_root"]:
             signer = one["signer"]
-            if not any(cert["name"] in self.standing and cert["gives"][0] == "admin"
+            if not any(cert["name"] in self.standing and cert["gives"][0] == "admin" and introduces(cert)
                        for cert in self.certificates.get(signer, [])):
                 return False
             if any(not follows(removal, one) for removal in self.removals[signer]):
@@ -273,7 +274,7 @@ class Settled:
                                    if removal["kind"] == "device.revoke"):
             return False
         return any(cert["name"] in self.standing and cert["gives"] == one["gives"] and cert["name"] in one["past"]
-                   for cert in self.certificates[device])
+                   for cert in self.certificates[device] if introduces(cert))
 
     def order(self, one: Entry) -> tuple[Any, ...]:
         return (0, one["name"]) if self.by_root(one) else (1, self.rank[one["signer"]], one["name"])

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from nacl.bindings import crypto_scalarmult
+from nacl.exceptions import CryptoError
 
 from hinet_protocol.chain import (
     Chain,
@@ -16,8 +18,10 @@ from hinet_protocol.chain import (
 )
 from hinet_protocol.chain.entries import sign_entry
 from hinet_protocol.epochs import (
+    _SMALL_ORDER,
     EpochKey,
     Keyring,
+    box_key,
     ephemeral_public,
     key_check,
     open_previous,
@@ -25,7 +29,7 @@ from hinet_protocol.epochs import (
     unwrap_key,
     wrap_key,
 )
-from hinet_protocol.errors import EpochError, KeyInvalid
+from hinet_protocol.errors import EpochError, KeyInvalid, MessageError
 from hinet_protocol.identity import DeviceKeys
 
 KEY, SEED = b"k" * 32, b"e" * 32
@@ -54,6 +58,23 @@ def test_a_key_of_low_order_is_not_wrapped_to() -> None:
         wrap_key(KEY, bytes(32), SEED)
     with pytest.raises(KeyInvalid):
         wrap_key(KEY, bytes(31), SEED)
+
+
+def test_the_list_of_points_of_small_order_is_what_multiplying_says(random_bytes: Callable[..., bytes]) -> None:
+    prime = 2**255 - 19
+    points = [*range(4), *range(prime - 3, prime + 4), *_SMALL_ORDER]
+    raws = [(point % 2**255).to_bytes(32, "little") for point in points]
+    raws += [raw[:31] + bytes([raw[31] | 0x80]) for raw in raws] + [random_bytes(f"point {at}") for at in range(20)]
+    for raw in raws:
+        try:
+            usable = any(crypto_scalarmult(bytes(32), raw))
+        except CryptoError:
+            usable = False
+        if usable:
+            assert box_key(raw, "box") == raw
+        else:
+            with pytest.raises(MessageError, match="small order"):
+                box_key(raw, "box")
 
 
 def test_a_sealed_earlier_key_opens_with_the_later_key_and_its_own_name_only() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hinet_protocol import join, limits
 from hinet_protocol import messages as m
-from hinet_protocol.chain import make_device_add, open_keyring
+from hinet_protocol.chain import make_device_add, make_root_rotate, open_keyring
 from hinet_protocol.errors import (
     CodeUnknown,
     CodeWrong,
@@ -106,9 +106,12 @@ class Table:
 @pytest.fixture
 def new_table(new_household: Callable[..., Any], keys_of: Callable[[str], DeviceKeys]) -> Callable[..., Table]:
     def make(
-        typed: Code | Ticket = CODE, *, record: Invitation | None = None, name: str = "bert", seen_peer: str = "bert"
-    ) -> Table:
+        typed: Code | Ticket = CODE, *, record: Invitation | None = None, name: str = "bert", seen_peer: str = "bert",
+        rotated: bool = False,
+    ) -> Table:  # fmt: skip
         household = new_household()
+        if rotated:
+            household.take(make_root_rotate(household.chain, household.spare, time_s=1, next_root_public=None))
         if record is None:
             record = Invitation.for_code(CODE, role="member", tier=None, expires_at_s=600)
         keys = keys_of("bert")
@@ -147,6 +150,14 @@ def test_a_joiner_with_the_right_code_becomes_a_member(new_table: Callable[..., 
     assert (device.name, device.role, device.tier) == ("bert", "member", "laptop")
     assert table.stored.chain == table.household.chain
     assert len(open_keyring(table.stored.chain, table.joiner.keys)) == 1
+
+
+def test_a_joiner_comes_in_after_another_root_took_over(new_table: Callable[..., Table]) -> None:
+    """The identity is the hash of the first root, not of the one in force."""
+    table = new_table(rotated=True).run()
+    assert table.errors == {}
+    assert table.stored.chain.root_public == table.household.spare.public
+    assert table.stored.chain.identity_id == table.household.root.identity_id
 
 
 def test_the_invitation_is_consumed_before_the_certificate_is_made_and_sent(new_table: Callable[..., Table]) -> None:

@@ -22,6 +22,7 @@ from nacl.signing import SigningKey, VerifyKey
 
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
 CHAIN = json.loads((FOLDER / "3-chain.json").read_text())
+SUCCESSION = json.loads((FOLDER / "3-succession.json").read_text())
 
 
 def hkdf(secret: bytes, label: str, salt: bytes = b"") -> bytes:
@@ -100,3 +101,68 @@ def test_the_changed_signature_is_no_signature() -> None:
     raw = next(one["raw"] for one in CHAIN["refused"] if one["why"] == "signature changed")
     with pytest.raises(BadSignatureError):
         open_entry(bytes.fromhex(raw))
+
+
+# --- new certificates and a new root ---------------------------------------------------------------------------------
+
+
+def succession(name: str) -> tuple[bytes, dict[str, Any]]:
+    raw = bytes.fromhex(next(one["raw"] for one in SUCCESSION["entries"] if one["name"] == name))
+    return blake3(raw).digest(), open_entry(raw)
+
+
+def test_every_entry_of_the_succession_is_signed_and_follows_its_parents() -> None:
+    heights: dict[bytes, int] = {}
+    for one in SUCCESSION["entries"]:
+        raw = bytes.fromhex(one["raw"])
+        fields = open_entry(raw)
+        assert fields["kind"] == one["kind"]
+        assert one["height"] == 1 + max((heights[parent] for parent in fields["parents"]), default=-1)
+        heights[blake3(raw).digest()] = one["height"]
+
+
+def test_the_new_root_is_the_promised_one_and_signs_its_own_entry() -> None:
+    _, genesis = succession("genesis")
+    _, rotation = succession("new root")
+    seed = bytes.fromhex(SUCCESSION["root_seeds"][1])
+    root = bytes(SigningKey(hkdf(seed, "hinet/1/root/sign")).verify_key)
+    assert rotation["signer"] == rotation["body"]["root"] == root
+    assert rotation["body"]["box"] == bytes(PrivateKey(hkdf(seed, "hinet/1/root/box")).public_key)
+    assert blake3(b"hinet/1/next-root\0" + root).digest() == genesis["body"]["next"]
+    assert rotation["body"]["next"].hex() == SUCCESSION["next_root_commitment"]
+    assert rotation["id"] == genesis["id"] == blake3(genesis["signer"]).digest()
+
+
+def test_the_new_root_opens_its_epoch_and_through_it_all_before() -> None:
+    private = PrivateKey(hkdf(bytes.fromhex(SUCCESSION["root_seeds"][1]), "hinet/1/root/box"))
+    _, rotation = succession("new root")
+    name, epoch = succession("epoch for the new root")
+    body = epoch["body"]
+    nonce = blake3(b"hinet/1/wrap\0" + body["ephemeral"] + bytes(private.public_key)).digest(24)
+    wraps = dict(map(tuple, body["wraps"]))
+    found = {name: Box(private, PublicKey(body["ephemeral"])).decrypt(wraps[rotation["signer"]], nonce)}
+    for later, earlier in (("epoch for the new root", "second epoch"), ("second epoch", "first epoch")):
+        at, entry = succession(later)
+        before, sealing = succession(earlier)
+        sealed = dict(map(tuple, entry["body"]["previous"]))[before]
+        found[before] = SecretBox(hkdf(found[at], "hinet/1/epoch/previous", before)).decrypt(sealed, bytes(24))
+        assert hkdf(found[before], "hinet/1/epoch/check") == sealing["body"]["check"]
+    assert sorted(one.hex() for one in found) == SUCCESSION["opened_by"]["root 1"]
+    assert succession("genesis")[1]["signer"] not in wraps
+
+
+def test_a_device_gets_the_vault_under_its_new_keys_and_a_renewal_keeps_the_old_ones() -> None:
+    seeds = SUCCESSION["device_seeds"]
+    old, new = (bytes(PrivateKey(bytes.fromhex(seeds[name]["box_seed"])).public_key) for name in ("bert", "bert again"))
+    _, added = succession("bert's certificate")
+    _, renewed = succession("bert's renewal")
+    _, rotated = succession("bert's new keys")
+    assert renewed["body"]["sign"] == renewed["body"]["device"] == added["body"]["sign"] == rotated["body"]["device"]
+    assert (renewed["body"]["box"], rotated["body"]["box"]) == (old, new)
+    ((epoch_id, wrapped),) = rotated["body"]["epochs"]
+    ephemeral = rotated["body"]["ephemeral"]
+    nonce = blake3(b"hinet/1/wrap\0" + ephemeral + new + epoch_id).digest(24)
+    private = PrivateKey(bytes.fromhex(seeds["bert again"]["box_seed"]))
+    key = Box(private, PublicKey(ephemeral)).decrypt(wrapped, nonce)
+    assert epoch_id == succession("first epoch")[0]
+    assert hkdf(key, "hinet/1/epoch/check") == succession("first epoch")[1]["body"]["check"]

@@ -264,16 +264,25 @@ def _own_name(chain: Chain, certificate: bytes) -> str:
 
 
 def _laden_heads(chain: Chain) -> list[bytes]:
-    """The heads that have something in their past which stands and is in no other's: the highest first. On a chain
-    that a removed key floods with branches, few are left."""
+    """The heads that have something in their past which stands and is in no other's: first those that lead to all that
+    the root signed, then the highest. On a chain that a removed key floods with branches, few are left."""
+    roots = {chain.genesis.signer, *(entry.signer for entry in chain.root_rotations())}
+    standing = chain.standing_entries()
+    heads = sorted(chain.heads, key=lambda name: (-(chain.height_of(name) or 0), name))
     kept: list[bytes] = []
-    left = set(chain.standing_entries())
-    for head in sorted(chain.heads, key=lambda name: (-(chain.height_of(name) or 0), name)):
-        here = {name for name in left if chain.in_past(name, (head,))}
-        if here:
-            kept.append(head)
-            left -= here
+    for left in ({name for name in standing if _signer(chain, name) in roots}, set(standing)):
+        left -= {name for name in left if chain.in_past(name, kept)}
+        for head in heads:
+            here = {name for name in left if chain.in_past(name, (head,))}
+            if here:
+                kept.append(head)
+                left -= here
     return kept
+
+
+def _signer(chain: Chain, name: bytes) -> bytes | None:
+    entry = chain.entry(name)
+    return None if entry is None else entry.signer
 
 
 def _to_seal(chain: Chain, keyring: Keyring | None) -> tuple[Epoch, ...]:

@@ -83,7 +83,7 @@ def _device(graph: Graph, settled: Standing, public: bytes) -> Device:
     first, certificate = settled.introduction(public), settled.certificate(public)
     if first is None or certificate is None:
         # Of certificates that all fell, the lowest is shown, not the one that came first.
-        first = certificate = min(graph.certificates_of(public, graph.everything), key=lambda node: node.place)
+        first = certificate = min(graph.introductions_of(public, graph.everything), key=lambda node: node.place)
     removals = sorted(settled.removals[public], key=lambda node: node.place)
     body = certificate.entry.body
     return Device(
@@ -98,7 +98,7 @@ def _device(graph: Graph, settled: Standing, public: bytes) -> Device:
         added_s=first.entry.time_s,
         added_by=first.entry.signer,
         revoked=bool(removals),
-        void=public not in settled.certificates,
+        void=public not in settled.introductions,
         revoke_reason=_reason(removals),
         replaced_by=_successor(settled, removals),
     )

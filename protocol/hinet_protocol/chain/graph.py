@@ -86,7 +86,8 @@ class Graph:
         # Bit sets: entries that introduce a key, and those after which earlier grants may no longer stand.
         self.introducing = 0
         self.unsettling = 0
-        self._certificates: dict[bytes, list[Node]] = {}
+        self._introductions: dict[bytes, list[Node]] = {}
+        self._renewals: dict[bytes, list[Node]] = {}
         self._names: dict[str, dict[bytes, list[Node]]] = {}
         self._boxes: dict[bytes, list[Node]] = {}
         self._removals: dict[bytes, list[Node]] = {}
@@ -110,7 +111,8 @@ class Graph:
         twin.reducing_count = self.reducing_count
         twin.introducing = self.introducing
         twin.unsettling = self.unsettling
-        twin._certificates = {key: list(nodes) for key, nodes in self._certificates.items()}
+        twin._introductions = {key: list(nodes) for key, nodes in self._introductions.items()}
+        twin._renewals = {key: list(nodes) for key, nodes in self._renewals.items()}
         twin._names = {name: {key: list(nodes) for key, nodes in keys.items()} for name, keys in self._names.items()}
         twin._boxes = {key: list(nodes) for key, nodes in self._boxes.items()}
         twin._removals = {key: list(nodes) for key, nodes in self._removals.items()}
@@ -138,8 +140,9 @@ class Graph:
         self.everything |= bit
         certified, removed = entry.certifies, entry.removes
         if certified is not None:
-            self._certificates.setdefault(certified, []).append(node)
             self._names.setdefault(entry.body["name"].casefold(), {}).setdefault(certified, []).append(node)
+            known = self._introductions if entry.introduces else self._renewals
+            known.setdefault(certified, []).append(node)
             if entry.introduces:
                 self.introducing |= bit
                 self._boxes.setdefault(entry.body["box"], []).append(node)
@@ -200,21 +203,23 @@ class Graph:
 
     def device_keys(self) -> Iterable[bytes]:
         """The keys of all devices that were ever certified."""
-        return self._certificates.keys()
+        return self._introductions.keys()
 
-    def certificates_of(self, public: bytes, mask: int) -> list[Node]:
-        """The certificates of a key inside a past, renewals among them."""
-        return _inside(self._certificates.get(public, ()), mask)
+    def introductions_of(self, public: bytes, mask: int) -> list[Node]:
+        """The entries that brought a key in, inside a past. More than one only if they were made apart."""
+        return _inside(self._introductions.get(public, ()), mask)
+
+    def renewals_of(self, public: bytes, mask: int) -> list[Node]:
+        """The renewals of a key's certificate inside a past."""
+        return _inside(self._renewals.get(public, ()), mask)
 
     def certified(self, public: bytes, mask: int) -> bool:
         """A key has a certificate inside a past."""
-        return any(mask >> node.index & 1 for node in self._certificates.get(public, ()))
+        return any(mask >> node.index & 1 for node in self._introductions.get(public, ()))
 
-    def holders_of(self, name: str, mask: int) -> Iterator[tuple[bytes, list[Node]]]:
-        """Keys with their certificates under a name inside a past, letter case aside."""
-        for public, nodes in self._names.get(name.casefold(), {}).items():
-            if found := _inside(nodes, mask):
-                yield public, found
+    def holders_of(self, name: str) -> Iterable[tuple[bytes, list[Node]]]:
+        """Keys with all their certificates under a name, letter case aside."""
+        return self._names.get(name.casefold(), {}).items()
 
     def box_introduced(self, box: bytes, mask: int) -> bool:
         """An X25519 key came into the household inside a past."""
@@ -241,7 +246,7 @@ class Graph:
         """The entry that counts as having brought a key into the household that is live in this past."""
         if public in members.chosen:
             return self._by_index[members.chosen[public]]
-        return next(n for n in self._certificates[public] if n.entry.introduces and past >> n.index & 1)
+        return next(node for node in self._introductions[public] if past >> node.index & 1)
 
 
 def _inside(nodes: Iterable[Node], mask: int) -> list[Node]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hinet_protocol.chain.bodies import ROOT_ROTATE
+from hinet_protocol.chain.bodies import DEVICE_REVOKE, ROOT_ROTATE
 from hinet_protocol.chain.entries import Entry
 from hinet_protocol.chain.graph import Graph, Members, Node
 from hinet_protocol.chain.standing import settle
@@ -59,30 +59,45 @@ def members_settled(graph: Graph, past: int) -> Members:
             continue
         if first.role == "admin":
             admins.add(key)
-        if sum(node.entry.introduces for node in graph.certificates_of(key, past)) > 1:
+        if len(graph.introductions_of(key, past)) > 1:
             chosen[key] = first.index
     return Members(settled.line[-1].index, frozenset(admins), live_count, frozenset(exceptions), chosen)
 
 
 def _joined(graph: Graph, parents: list[Node], past: int) -> Members | None:
-    """The state where branches meet that brought nothing but grants, none to a key that another one knows: they add
-    up. None if it is not that simple."""
+    """The state where branches meet whose difference is simple: grants, none to a key that another branch knows, and
+    revocations of devices that never could grant. Then what holds on each branch adds up. None if it is not so."""
     common = past
     for parent in parents:
         common &= parent.past
     apart = past & ~common
-    if apart & graph.unsettling:
-        return None
-    introduced = [node.entry.certifies for node in graph.marked(apart & graph.introducing)]
+    introduced = {node.entry.certifies: node for node in graph.marked(apart & graph.introducing)}
+    removed = {node.entry.removes: node for node in graph.marked(apart & graph.unsettling)}
     for key in introduced:
-        if key is None or sum(one.entry.introduces for one in graph.certificates_of(key, past)) > 1:
+        if key is None or len(graph.introductions_of(key, past)) > 1:
             return None
-    admins: frozenset[bytes] = frozenset().union(*(parent.members.admins for parent in parents))
-    exceptions: frozenset[bytes] = frozenset().union(*(parent.members.exceptions for parent in parents))
+    for key in removed:
+        if key is None or any(node.role == "admin" for node in graph.introductions_of(key, past)):
+            return None
+        if any(node.entry.kind != DEVICE_REVOKE for node in graph.removals_of(key, past)):
+            return None
     first = parents[0]
-    known = {node.entry.certifies for node in graph.marked(apart & graph.introducing & first.past)}
-    new = sum(key not in known and key not in exceptions for key in introduced)
-    return Members(first.members.root, admins, first.members.live_count + new, exceptions, first.members.chosen)
+    admins: frozenset[bytes] = frozenset().union(*(parent.members.admins for parent in parents))
+    exceptions = set().union(*(parent.members.exceptions for parent in parents))
+    live_count, dead = first.members.live_count, set()
+    for key in introduced.keys() | removed.keys():
+        assert key is not None
+        known = [parent for parent in parents if graph.certified(key, parent.past)]
+        live = all(graph.live_in(key, parent.past, parent.members) for parent in known)
+        live_count += live - (first in known and graph.live_in(key, first.past, first.members))
+        if live == bool(graph.removals_of(key, past)):
+            exceptions.add(key)
+        else:
+            exceptions.discard(key)
+        if not live:
+            dead.add(key)
+    chosen = {key: index for key, index in first.members.chosen.items() if key not in dead}
+    return Members(first.members.root, admins, live_count, frozenset(exceptions), chosen)
 
 
 __all__ = ["members_after", "members_before", "members_settled"]

@@ -175,11 +175,12 @@ def _check_new_keys(place: _Place) -> None:
 def _check_name(place: _Place) -> None:
     """No other live device has the name. One that it bore before its certificate was renewed under another is free."""
     name = place.entry.body["name"]
-    for public, nodes in place.graph.holders_of(name, place.past):
+    for public, nodes in place.graph.holders_of(name):
         if public == place.entry.continues or not place.live(public):
             continue
-        certificates = place.graph.certificates_of(public, place.past)
-        if all(any(later is not node and later.follows(node) for later in certificates) for node in nodes):
+        renewals = place.graph.renewals_of(public, place.past)
+        known = [node for node in nodes if place.past >> node.index & 1]
+        if all(any(later is not node and later.follows(node) for later in renewals) for node in known):
             continue
         raise EntryConflict(f"A device named {name!r} belongs to the household already. Choose another.")
 

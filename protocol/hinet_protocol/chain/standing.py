@@ -36,13 +36,13 @@ class Standing:
     """What stands inside one past, or in the whole chain. Built by `settle`."""
 
     def __init__(self, graph: Graph, mask: int) -> None:
-        self.graph = graph
+        self.graph, self.mask = graph, mask
         self.line = root_line(graph, mask)
         self._place_on_line = {node.entry.body["root"]: at for at, node in enumerate(self.line)}
         self.checkpoints = [node for node in graph.of_kind(CHECKPOINT, mask) if self.by_root(node)]
         self.ranks: dict[bytes, Rank] = {}
         self.removals: dict[bytes, list[Node]] = {}
-        self.certificates: dict[bytes, list[Node]] = {}
+        self.introductions: dict[bytes, list[Node]] = {}
 
     # --- what is set aside -------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Standing:
 
     def live(self, public: bytes) -> bool:
         """The key has a certificate that counts and no removal that does."""
-        return bool(self.certificates.get(public)) and not self.removals.get(public)
+        return bool(self.introductions.get(public)) and not self.removals.get(public)
 
     def stands(self, node: Node) -> bool:
         """A grant counts: its signer is the root, or admin by a standing certificate, all of whose removals follow
@@ -89,7 +89,7 @@ class Standing:
         signer, continues = node.entry.signer, node.entry.continues
         if not node.as_root:
             # A certificate as member gives no standing to what the key signed as the admin that a void one made it.
-            if not any(one.role == "admin" for one in self.certificates.get(signer, ())):
+            if not any(one.role == "admin" for one in self.introductions.get(signer, ())):
                 return False
             if not all(removal.follows(node) for removal in self.removals.get(signer, ())):
                 return False
@@ -102,7 +102,7 @@ class Standing:
             return False
         return any(
             node.follows(one) and (one.role, one.tier) == (node.role, node.tier)
-            for one in self.certificates.get(continues, ())
+            for one in self.introductions.get(continues, ())
         )
 
     def counts(self, node: Node) -> bool:
@@ -121,8 +121,7 @@ class Standing:
     def introduction(self, public: bytes) -> Node | None:
         """Of the standing entries that brought a key in (more than one if they were made apart) the one that counts:
         root-signed first, then by the signer's seniority, then by name. It gives role and tier."""
-        found = [node for node in self.certificates.get(public, ()) if node.entry.introduces]
-        return min(found, key=self.order, default=None)
+        return min(self.introductions.get(public, ()), key=self.order, default=None)
 
     def certificate(self, public: bytes) -> Node | None:
         """The certificate in force: the introduction, or the last renewal of it; of several made apart the one that
@@ -132,18 +131,15 @@ class Standing:
             return None
         found: list[Node] = []
         covered = 0
-        for node in sorted(self.certificates[public], key=lambda one: one.place, reverse=True):
-            if covered >> node.index & 1 or not self._renews(node, first):
-                continue
-            covered |= node.past
-            found.append(node)
-        return min(found, key=lambda node: (-(node.entry.body["expires"] or 2**63), node.hash))
+        for node in sorted(self.graph.renewals_of(public, self.mask), key=lambda one: one.place, reverse=True):
+            if not covered >> node.index & 1 and self._renews(node, first):
+                covered |= node.past
+                found.append(node)
+        return min(found, key=lambda node: (-(node.entry.body["expires"] or 2**63), node.hash), default=first)
 
     def _renews(self, node: Node, first: Node) -> bool:
-        if node is first:
-            return True
         same = (node.role, node.tier, node.entry.body["box"]) == (first.role, first.tier, first.entry.body["box"])
-        return same and not node.entry.introduces and node.follows(first)
+        return same and node.follows(first) and self.stands(node)
 
     def order(self, node: Node) -> tuple[int, int, int, bytes, bytes]:
         """The order of grants that exclude each other: root-signed, then by the signer's seniority, then by name."""
@@ -153,15 +149,16 @@ class Standing:
 
 
 def settle(graph: Graph, mask: int) -> Standing:
-    """Settles a past, or with `graph.everything` the whole chain."""
+    """Settles a past, or with `graph.everything` the whole chain. Renewals settle nothing: each hangs on an
+    introduction below it."""
     settled = Standing(graph, mask)
-    certificates = {key: found for key in graph.device_keys() if (found := graph.certificates_of(key, mask))}
-    settled.ranks = {key: _rank(settled, nodes) for key, nodes in certificates.items()}
-    ordered = sorted((node for nodes in certificates.values() for node in nodes), key=lambda one: one.place)
-    settled.removals = {key: _standing_removals(settled, key, mask, ordered) for key in certificates}
+    known = {key: found for key in graph.device_keys() if (found := graph.introductions_of(key, mask))}
+    settled.ranks = {key: _rank(settled, nodes) for key, nodes in known.items()}
+    ordered = sorted((node for nodes in known.values() for node in nodes), key=lambda one: one.place)
+    settled.removals = {key: _standing_removals(settled, key, ordered) for key in known}
     admins = [node for node in ordered if node.role == "admin"]
-    # A signer's own certificate is mostly lower than what it signs, so rising height settles signers first. A key that
-    # was certified again, apart and higher, needs another turn; what hangs on nothing but itself never stands.
+    # A signer's own introduction is mostly lower than what it signs, so rising height settles signers first. A key that
+    # was brought in again, apart and higher, needs another turn; what hangs on nothing but itself never stands.
     left = len(admins) + 1
     while len(admins) < left:
         left, admins = len(admins), _take_standing(settled, admins)
@@ -171,26 +168,26 @@ def settle(graph: Graph, mask: int) -> Standing:
 
 
 def _take_standing(settled: Standing, waiting: list[Node]) -> list[Node]:
-    """Enters the certificates that stand, in the order given; gives back the others."""
+    """Enters the introductions that stand, in the order given; gives back the others."""
     falling = []
     for node in waiting:
         certified = node.entry.certifies
         assert certified is not None
         if settled.stands(node):
-            settled.certificates.setdefault(certified, []).append(node)
+            settled.introductions.setdefault(certified, []).append(node)
         else:
             falling.append(node)
     return falling
 
 
-def _rank(settled: Standing, certificates: Iterable[Node]) -> Rank:
-    """Seniority, the smaller the senior: the lowest certificate that was not set aside. Without one, after all."""
-    return min((int(settled.grant_aside(node)), *node.place) for node in certificates)
+def _rank(settled: Standing, introductions: Iterable[Node]) -> Rank:
+    """Seniority, the smaller the senior: the lowest introduction that was not set aside. Without one, after all."""
+    return min((int(settled.grant_aside(node)), *node.place) for node in introductions)
 
 
-def _standing_removals(settled: Standing, target: bytes, mask: int, certificates: list[Node]) -> list[Node]:
+def _standing_removals(settled: Standing, target: bytes, introductions: list[Node]) -> list[Node]:
     """The removals of `target` that count. Those by juniors whom it removed itself, not knowing of them, do not."""
-    graph, ranks = settled.graph, settled.ranks
+    graph, mask, ranks = settled.graph, settled.mask, settled.ranks
     removals = [node for node in graph.removals_of(target, mask) if not settled.removal_aside(node)]
     if not removals:
         return removals
@@ -208,16 +205,16 @@ def _standing_removals(settled: Standing, target: bytes, mask: int, certificates
         return any(not answer.follows(node) for answer in removed.get(key, ()))
 
     def hollow(key: bytes, node: Node) -> bool:
-        return all(one.index in tainted for one in graph.certificates_of(key, node.past) if one is not node)
+        return all(one.index in tainted for one in graph.introductions_of(key, node.past))
 
     def fallen(node: Node) -> bool:
-        """`target` removed the signer, or made its certificates fall, without this entry in its past."""
+        """`target` removed the signer, or made its introductions fall, without this entry in its past."""
         signer = node.entry.signer
         return not node.as_root and signer != target and (answered(signer, node) or hollow(signer, node))
 
     # A removed junior must not escape by having a helper, added apart from the removal, sign in its place; nor under
     # new keys.
-    for node in certificates:
+    for node in introductions:
         continues = node.entry.continues
         if fallen(node) or (continues is not None and (answered(continues, node) or hollow(continues, node))):
             tainted.add(node.index)

@@ -291,7 +291,8 @@ class Chain:
         """Rows of epoch id, ephemeral key and wrapped key that were given to a device with its certificates."""
         found = []
         graph = self._graph
-        for node in sorted(graph.certificates_of(public, graph.everything), key=lambda one: one.place):
+        nodes = graph.introductions_of(public, graph.everything) + graph.renewals_of(public, graph.everything)
+        for node in sorted(nodes, key=lambda one: one.place):
             body = node.entry.body
             found += [(epoch_id, body["ephemeral"], wrapped) for epoch_id, wrapped in body["epochs"]]
         return tuple(found)

@@ -185,7 +185,7 @@ class Inviter:
             return replace(self, invitation=after)._fail(error, RecordFailure(after))
         offer = {
             "identity_id": self.chain.identity_id,
-            "root_public": self.chain.root_public,
+            "root_public": self.chain.genesis.signer,  # the first root: its hash is the identity, whoever took over
             "genesis": self.chain.genesis.hash,
             "heads": list(self.chain.heads[: limits.heads_max]),
             "role": invitation.role,

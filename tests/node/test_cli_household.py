@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -270,3 +271,18 @@ def test_the_words_work_beside_running_agents_and_bring_the_household_back_from_
     house.until(lambda: states(house, "second").get("back") == "connected")
     house.until(lambda: names(house, "back") == ["notes/dog.md"])
     assert states(house, "second")["first"] == "revoked"
+
+
+def test_a_copied_home_gets_a_key_of_its_own_by_a_code_and_keeps_its_vault(house: House) -> None:
+    shutil.copytree(house.home("second"), house.home("twin"), ignore=shutil.ignore_patterns("run", "log", "lock"))
+    key = (house.home("twin") / "device.key").read_bytes()
+    one_clear_error(house.line("twin", "init", "--rekey"), 4, "second is a member", "--rekey CODE")
+    _, shown = house.invite("back", "--yes")
+    found = house.json("twin", "init", "--rekey", shown["code"], "--address", house.addresses["back"][0])
+    assert (found["device"]["name"], found["device"]["role"]) == ("second-2", "member")
+    assert (house.home("twin") / "device.key").read_bytes() != key
+    assert not (house.home("twin") / "device.key.next").exists()
+    house.run("twin")
+    house.until(lambda: states(house, "back").get("second-2") == "connected")
+    assert states(house, "back")["second"] == "connected"
+    assert house.line("twin", "vault", "get", "notes/dog.md", "--out", "-")[1] == "Bello is a beagle."

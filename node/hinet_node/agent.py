@@ -30,7 +30,7 @@ from hinet_node.ports import Ports
 from hinet_node.sessions import seen
 from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
-from hinet_protocol.errors import CloneDetected
+from hinet_protocol.errors import CloneDetected, DeviceRevoked
 from hinet_protocol.identity import fingerprint
 from hinet_protocol.recovering import RECOVER_PROTOCOL
 
@@ -60,6 +60,8 @@ class Agent:
         self.clock_offsets_s: dict[bytes, int] = {}
         self.refused: dict[bytes, str] = {}
         self.clones: dict[bytes, str] = {}
+        self.removed_by: dict[bytes, None] = {}
+        """The members that say this device was revoked. Their word closes their doors; the chain alone decides here."""
         self._listen = tuple(config.listen_addresses() if listen is None else listen)
         self._socket = socket
         self._vault_settings = vault_settings
@@ -98,7 +100,6 @@ class Agent:
                 await self._start_parts(nursery)
                 task_status.started(self.addresses)
                 await self._stop.wait()
-                self.remember_siblings()
                 with trio.move_on_after(GOODBYE_S):
                     async with trio.open_nursery() as farewell:
                         for session in self.peers.sessions:
@@ -164,8 +165,11 @@ class Agent:
                 self.refused[event.public] = event.reason
         if event.code == CloneDetected.code:
             self.clones[event.public] = event.reason  # a copied home: two devices under one key
+        if event.code == DeviceRevoked.code and self.membership.chain().is_member(event.public):
+            self.removed_by[event.public] = None
         if event.kind == "opened":
             self.clones.pop(event.public, None)
+            self.removed_by.pop(event.public, None)
         if event.kind != "refused":
             self.refused.pop(event.public, None)
             if event.session is not None:

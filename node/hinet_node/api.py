@@ -64,7 +64,7 @@ class Api:
         handler = self._handlers.get(name)
         if handler is None:
             raise UsageError(f"this agent knows no verb {name!r}; it may be older than the command",
-                             next_step="restart the agent: hinet-node run", code="E_UNKNOWN_VERB")
+                             next_step="restart the agent: hinet-node down; hinet-node up", code="E_UNKNOWN_VERB")
         if self._calls >= CALLS_MAX:
             raise TryAgain(f"the agent is busy with {CALLS_MAX} calls already", next_step="try again in a moment")
         self._calls += 1

@@ -133,7 +133,8 @@ def unwritable(folder: str | Path, error: OSError) -> Exception:
 def socket_path(folder: str | Path) -> Path:
     """Where the agent's socket is, or is to be: in the home, or in a short runtime folder when that path is too long.
 
-    The place is derived from the home's path alone, so that agent and commands agree without asking.
+    The place is derived from the home's path and the user alone, so that agent and commands agree without asking: an
+    agent that the service manager starts has XDG_RUNTIME_DIR, and a command in cron or after `su` does not.
     """
     wanted = Path(folder).absolute() / SOCKET
     if len(os.fsencode(wanted)) <= SOCKET_PATH_BYTES_MAX:
@@ -142,6 +143,6 @@ def socket_path(folder: str | Path) -> Path:
     import tempfile
 
     short = hashlib.sha256(os.fsencode(wanted)).hexdigest()[:16]
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path(runtime) if runtime and len(runtime) < 60 else Path(tempfile.gettempdir())
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    base = Path(runtime) if len(runtime) < 60 and Path(runtime).is_dir() else Path(tempfile.gettempdir())
     return base / f"hinet-{os.getuid()}-{short}" / "agent.sock"

@@ -8,11 +8,13 @@ us, which answer belongs to which question, and when to give up.
     judging  --peer is a live device: send Ready--> waiting --peer's Ready--> open
     any      --error, Goodbye, silence--> closed
 
-A stranger is told why and nothing else: entries of the chain are given only to live devices of it.
+A stranger is told why and nothing else: what this device can do is said only to live devices of the chain, and entries
+of the chain are given only to those.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,6 +118,8 @@ class Session:
     started_ms: int
     phase: str = "greeting"
     hello: Hello | None = None
+    hellos: int = 0
+    told: str = ""
     version: int = 0
     received_ms: int = 0
     sent_ms: int = 0
@@ -135,10 +139,18 @@ class Session:
     error: ProtocolError | None = None
 
     @classmethod
-    def start(cls, own: Hello, peer: bytes, chain: Chain, now_ms: int) -> tuple[Session, tuple[Action, ...]]:
-        """The first state, and our hello to send."""
+    def start(
+        cls, own: Hello, peer: bytes, chain: Chain, now_ms: int, *, dialled: bool = True
+    ) -> tuple[Session, tuple[Action, ...]]:
+        """The first state, and our hello to send. A key that we don't know and that dialled us speaks first."""
         session = cls(own, peer, chain, started_ms=now_ms, received_ms=now_ms, sent_ms=now_ms)
-        return session, (Send(own),)
+        return session._greet() if dialled or chain.is_member(peer) else (session, ())
+
+    def _greet(self) -> tuple[Session, tuple[Action, ...]]:
+        """Our hello, without what strangers need not know where the peer may be one."""
+        if self.chain.is_member(self.peer):
+            return replace(self, told="all"), (Send(self.own),)
+        return replace(self, told="little"), (Send(_discreet(self.own)),)
 
     @property
     def wake_ms(self) -> int:
@@ -234,7 +246,7 @@ class Session:
 
     def _hello(self, hello: Hello) -> tuple[Session, tuple[Action, ...]]:
         if self.hello is not None:
-            raise SessionViolation("The peer said hello twice.")
+            return self._second_hello(self.hello, hello)
         shared = set(hello.versions) & set(self.own.versions) & {PROTOCOL_VERSION}
         if not shared:
             raise VersionUnsupported(
@@ -250,12 +262,23 @@ class Session:
             )
         if hello.identity_id != self.own.identity_id:
             raise Stranger("The two devices belong to different identities.")
-        state = replace(self, phase="judging", hello=hello, version=max(shared), peer_heads=hello.heads)
+        state = replace(self, phase="judging", hello=hello, hellos=1, version=max(shared), peer_heads=hello.heads)
         known = state.device
         if known is not None and not known.live:
             raise _revoked(known)
+        state, first = state._greet() if state.told == "" else (state, ())
         after, actions = state._pull(hello.heads)
-        return (after, actions) if actions else state._judge()
+        return _then((after, actions) if actions else state._judge(), first)
+
+    def _second_hello(self, first: Hello, second: Hello) -> tuple[Session, tuple[Action, ...]]:
+        """A peer that did not know us has judged us meanwhile, and says now what it can do."""
+        same = all(
+            getattr(first, name) == getattr(second, name)
+            for name in ("versions", "identity_id", "device", "boot_nonce", "height", "heads")
+        )
+        if self.peer_ready or self.hellos > 1 or first != _discreet(first) or not same:
+            raise SessionViolation("The peer said hello twice.")
+        return replace(self, hello=second, hellos=2), ()
 
     def _chain_get(self, message: ChainGet) -> tuple[Session, tuple[Action, ...]]:
         if not self.chain.is_member(self.peer):
@@ -327,7 +350,7 @@ class Session:
         if self.held_get is not None:
             state, actions = replace(state, held_get=None)._give(self.held_get)
         if state.phase == "judging":
-            actions += (Send(Ready()),)
+            actions += (Send(Ready()),) if state.told == "all" else (Send(self.own), Send(Ready()))
             if self.chain.heads != self.own.heads:
                 # What we learnt since our hello; from now on every growth is told.
                 actions += (Send(ChainNotice(self.chain.height, self.chain.heads[: limits.heads_max])),)
@@ -404,6 +427,11 @@ def replace(session: Session, **changes: Any) -> Session:
     after.__dict__.update(session.__dict__)
     after.__dict__.update(changes)
     return after
+
+
+def _discreet(own: Hello) -> Hello:
+    """A hello for somebody who may be a stranger: enough to find out, and nothing of the machine."""
+    return dataclasses.replace(own, backends=(), memory_bytes=0, bases=(), addresses=(), agent="")
 
 
 def _then(stepped: tuple[Session, tuple[Action, ...]], first: tuple[Action, ...]) -> tuple[Session, tuple[Action, ...]]:

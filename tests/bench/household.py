@@ -1,4 +1,4 @@
-"""Two real agents on loopback, as processes of their own, driven by the command line only."""
+"""Real agents on loopback, as processes of their own, driven by the command line only."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ class Node:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
-    def start(self, static: Sequence[str] = ()) -> None:
-        """Run the agent; returns when it says that it is ready."""
+    def start(self, static: Sequence[str] = (), *, discover: bool = False) -> None:
+        """Run the agent; returns when it says that it is ready. `discover` announces it on the LAN, as is usual."""
         known = [part for address in static for part in ("--static", address)]
+        known += [] if discover else ["--no-discovery"]
         with self._log.open("a") as log:
             self.agent = subprocess.Popen(
-                self.line("run", "--listen", "127.0.0.1", "--no-discovery", "--json", "--quiet", *known),
+                self.line("run", "--listen", "127.0.0.1", "--json", "--quiet", *known),
                 env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.agent.stdout is not None
         ready = self.agent.stdout.readline()
@@ -67,6 +68,10 @@ class Node:
                 self.agent.communicate()
             self.agent = None
 
+    def connected(self) -> int:
+        """How many siblings it has a session with."""
+        return [device["state"] for device in self.json("status")["devices"]].count("connected")
+
     def packs(self) -> set[str]:
         """Packs under their final names: written, flushed and renamed."""
         return {entry.name for entry in (self.home / "vault" / "packs").rglob("*") if entry.is_file()}
@@ -79,23 +84,36 @@ def found(folder: Path, name: str = "first") -> Node:
     return node
 
 
+def inviting(node: Node, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+    """`invite` with approval in advance: the waiting process and its code."""
+    process = subprocess.Popen(node.line("invite", "--yes", "--json", *arguments), env=environment(), text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())["code"]
+
+
+@contextmanager
+def house(folder: Path, names: Sequence[str], *, discover: bool = False) -> Iterator[list[Node]]:
+    """The devices of one household, their agents running and each connected with each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = [found(folder, names[0]), *(Node(folder, name) for name in names[1:])]
+    try:
+        nodes[0].start(discover=discover)
+        for node in nodes[1:]:
+            waiting, code = inviting(nodes[0])
+            node.json("join", code, "--name", node.name, "--tier", "laptop", "--address", nodes[0].addresses[0])
+            waiting.communicate(timeout=measure.PATIENCE_S)
+            node.start([] if discover else nodes[0].addresses, discover=discover)
+        for node in nodes:
+            measure.until(lambda node=node: node.connected() == len(nodes) - 1, every_s=0.2)
+        yield nodes
+    finally:
+        for node in reversed(nodes):
+            node.stop()
+
+
 @contextmanager
 def pair(folder: Path) -> Iterator[tuple[Node, Node]]:
-    """Two devices of one household, their agents running and connected."""
-    folder.mkdir(parents=True, exist_ok=True)
-    first, second = found(folder), Node(folder, "second")
-    try:
-        first.start()
-        inviting = subprocess.Popen(first.line("invite", "--yes", "--json"), env=environment(), text=True,
-                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        assert inviting.stdout is not None
-        code = json.loads(inviting.stdout.readline())["code"]
-        second.json("join", code, "--name", "second", "--tier", "laptop", "--address", first.addresses[0])
-        inviting.communicate(timeout=measure.PATIENCE_S)
-        second.start(first.addresses)
-        measure.until(lambda: "connected" in [device["state"] for device in second.json("status")["devices"]],
-                      every_s=0.2)
+    """Two devices of one household, connected, without the LAN."""
+    with house(folder, ("first", "second")) as (first, second):
         yield first, second
-    finally:
-        for node in (second, first):
-            node.stop()

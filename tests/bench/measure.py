@@ -119,6 +119,14 @@ def busy_s(process_id: int) -> float:
     return sum(int((_read(task) or "0").split()[0]) for task in tasks) / 1e9
 
 
+def wakeups(process_id: int) -> int:
+    """How often the threads of a process tree went to sleep of their own accord, without threads that have ended."""
+    texts = [_read(status) for member in family(process_id)
+             for status in Path(f"/proc/{member}/task").glob("*/status")]
+    return sum(int(line.split()[1]) for text in texts for line in text.splitlines()
+               if line.startswith("voluntary_ctxt_switches"))
+
+
 def memory_mib(process_id: int, key: str = "VmRSS") -> float:
     """Memory of a process tree by a key of /proc/PID/status; `VmHWM` is the peak."""
     total = 0

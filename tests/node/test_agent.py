@@ -157,6 +157,21 @@ def test_status_shows_who_is_there_and_what_they_can_do() -> None:
     in_house(test)
 
 
+def test_status_waits_for_nobody(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", "pocket", join="code", seed=7) as h:
+        h.until_meshed()
+        h.freeze("laptop")
+        h.partition(["cloud"], ["laptop", "pocket"])
+        begun_s = h.now_s()
+        found = h.call("cloud", "status")
+        h.call("cloud", "devices")
+        assert h.now_s() == begun_s, "not a moment of virtual time went by"
+        assert {device["state"] for device in found["devices"]} == {"this", "connected"}
+        h.thaw("laptop")
+        h.heal()
+        h.until_meshed()
+
+
 def test_a_revoked_device_is_cut_off_and_reads_nothing_new() -> None:
     async def test(house: House) -> None:
         await house.found()

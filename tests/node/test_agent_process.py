@@ -56,6 +56,17 @@ def test_the_running_agent_holds_no_parser_of_command_lines(home: Path) -> None:
     assert [name for name in agents if name in PARSERS] == []
 
 
+def test_the_agent_is_known_by_its_line_as_what_run_started() -> None:
+    """`up` looks for the word where the system lists processes, to tell an agent that starts from another command."""
+    program = ("import sys; from hinet_node.cli import agent_process as one\n"
+               "one.os.execv = lambda path, line: print(path == sys.executable, line[-2], line[-1])\n"
+               "one.become(one.Wish('/a', static=('/ip4/192.0.2.1/tcp/1',)))")
+    said = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, check=True,
+                          timeout=PATIENCE_S).stdout.split(maxsplit=2)
+    assert said[:2] == ["True", "run"]
+    assert json.loads(said[2])["static"] == ["/ip4/192.0.2.1/tcp/1"]
+
+
 def test_the_agent_keeps_the_process_id_that_run_was_started_with(home: Path) -> None:
     started, locked_by, _ = _ran(home)
     assert started == locked_by

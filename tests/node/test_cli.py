@@ -411,7 +411,7 @@ def test_devices_work_without_an_agent(initialised: Run) -> None:
 @pytest.mark.parametrize("line", [["vault", "ls"], ["vault", "add", "x"], ["vault", "status"], ["vault", "get", "x"],
                                   ["invite", "--yes"], ["revoke", "x", "--yes"]])
 def test_commands_that_need_the_agent_say_how_to_start_it(initialised: Run, line: list[str]) -> None:
-    one_clear_error(initialised(*line), 9, "no agent is running", "hinet-node run")
+    one_clear_error(initialised(*line), 9, "no agent is running", "hinet-node up")
 
 
 @pytest.mark.parametrize("line", [["vault", "ls"], ["run"], ["status"], ["vault", "verify"], ["invite", "--yes"]])
@@ -487,6 +487,7 @@ def test_the_state_of_a_device_is_said_in_words() -> None:
     from hinet_node.cli.device_table import behind_text, state_text
 
     assert state_text(shown_device("a", state="connected", via="relayed")) == "relayed"
+    assert state_text(shown_device("a", state="connected", via="relayed", relay="nas")) == "relayed by nas"
     assert state_text(shown_device("a", state="connected", via="direct")) == "connected"
     assert state_text(shown_device("a", last_seen_unix_s=None)) == "not met yet"
     assert behind_text(shown_device("a", behind=None)) == ""

@@ -79,6 +79,10 @@ def test_the_socket_of_a_deep_home_moves_to_a_short_path(tmp_path: Path, monkeyp
     assert short == home.socket_path(deep)
     assert short != home.socket_path(tmp_path / ("y" * 90))
     assert home.socket_path(Path("/h")) == Path("/h/run/agent.sock")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    of_the_service = home.socket_path(deep)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert home.socket_path(deep) == of_the_service, "a command in cron has no such variable"
 
 
 def test_settings_survive_being_written_and_read(tmp_path: Path) -> None:

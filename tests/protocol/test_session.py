@@ -152,6 +152,78 @@ def test_a_stranger_is_told_why_and_nothing_else(household: Any, new_household: 
     assert left.kinds() == ["Send", "Send", "Closed"]
 
 
+RICH = {"backends": ("torch",), "memory_bytes": 1 << 34, "bases": (b"b" * 32,), "addresses": ("/ip4/192.0.2.1/tcp/1",),
+        "agent": "1.0"}  # fmt: skip
+BARE = {"backends": (), "memory_bytes": 0, "bases": (), "addresses": (), "agent": ""}
+
+
+def answering(me: DeviceKeys, peer: bytes, chain: Chain) -> End:
+    """The end that was dialled, with much to tell."""
+    state, actions = Session.start(hello(me, chain, **RICH), peer, chain, 1_000, dialled=False)
+    end = End(state)
+    end.act(actions)
+    return end
+
+
+def test_a_stranger_that_dials_hears_a_refusal_and_not_even_a_hello(
+    household: Any, new_household: Callable[[str], Any]
+) -> None:
+    other = new_household("otto")
+    end = answering(household.admin, other.admin.public, household.chain)
+    assert end.outbox == []
+    end.hear(hello(other.admin, other.chain))
+    assert [type(message).__name__ for message in end.outbox] == ["Goodbye"]
+    assert isinstance(closed_with(end), Stranger)
+
+
+def test_a_stranger_that_claims_our_identity_learns_nothing_of_the_machine(
+    household: Any, keys_of: Callable[[str], DeviceKeys]
+) -> None:
+    eve = keys_of("eve")
+    end = answering(household.admin, eve.public, household.chain)
+    end.hear(hello(eve, household.chain))
+    assert [type(message).__name__ for message in end.outbox] == ["Goodbye"]
+    end = answering(household.admin, eve.public, household.chain)
+    end.hear(hello(eve, household.chain, heads=(b"z" * 32,)))  # as a device that joined a moment ago
+    end.hear(m.ChainEntries((), False))
+    assert isinstance(closed_with(end), Stranger)
+    (said,) = [message for message in end.outbox if isinstance(message, m.Hello)]
+    assert {name: getattr(said, name) for name in RICH} == BARE
+
+
+def test_a_device_that_is_judged_after_the_greeting_hears_then_what_the_other_can_do(household: Any) -> None:
+    before = household.chain
+    cora = household.add("cora")
+    left = answering(household.admin, cora.public, before)
+    state, actions = Session.start(hello(cora, household.chain, **RICH), household.admin.public, household.chain, 1_000)
+    right = End(state)
+    right.act(actions)
+    exchange(left, right)
+    for end in (left, right):
+        (opened,) = [action for action in end.done if isinstance(action, session.Opened)]
+        assert {name: getattr(opened.hello, name) for name in RICH} == RICH
+    said = [action.message for action in left.done if isinstance(action, session.Send)]
+    hellos = [at for at, message in enumerate(said) if isinstance(message, m.Hello)]
+    assert len(hellos) == 2
+    assert isinstance(said[hellos[1] + 1], m.Ready)
+
+
+@pytest.mark.parametrize("change", ["device", "boot_nonce", "heads", "third", "after a rich one"])
+def test_a_second_hello_is_taken_once_and_only_to_add_what_was_left_out(household: Any, change: str) -> None:
+    bert = household.add("bert")
+    ahead = (b"z" * 32,)  # so that the end is busy with a pull and has not judged
+    end = answering(household.admin, bert.public, household.chain)
+    first = hello(bert, household.chain, heads=ahead, **(RICH if change == "after a rich one" else BARE))
+    end.hear(first)
+    changes: dict[str, Any] = {"device": {"device": b"x" * 32}, "boot_nonce": {"boot_nonce": b"y" * 16},
+                               "heads": {"heads": household.chain.heads}}  # fmt: skip
+    end.hear(dataclasses.replace(first, **{**RICH, **changes.get(change, {})}))
+    if change == "third":
+        assert end.state.phase == "judging"
+        end.hear(dataclasses.replace(first, **RICH))
+    assert isinstance(closed_with(end), SessionViolation)
+
+
 def test_a_stranger_that_claims_our_identity_gets_no_entries(
     household: Any, new_household: Callable[[str], Any], keys_of: Callable[[str], DeviceKeys]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Who knows of a revocation yet: judged by the heads of the chain that each device last said it holds.
+"""Who knows of a revocation, or of a replaced key: judged by the heads of the chain that each device last said it has.
 
 A device that has a revocation in the past of its heads refuses the revoked one; until then it may still let it in.
 Pure: leaves to `hinet_node.sessions.seen` what was said, and showing it to `household`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hinet_protocol.chain import DEVICE_REVOKE, Chain, Device, Entry
+from hinet_protocol.chain import Chain, Device, Entry
 
 FOLLOWED_MAX = 64
 """Revoked devices that are followed up, the newest ones: a household of years does not slow `status` down."""
@@ -32,11 +32,11 @@ def unaware_of(chain: Chain, said: Mapping[bytes, Sequence[bytes]], own: bytes) 
 def _followed(chain: Chain) -> dict[bytes, list[Entry]]:
     entries: dict[bytes, list[Entry]] = {}
     for entry in reversed(chain.entries()):
-        if entry.kind != DEVICE_REVOKE:
+        public = entry.removes
+        if public is None or (public not in entries and len(entries) >= FOLLOWED_MAX):
             continue
-        public: bytes = entry.body["device"]
         device = chain.device(public)
-        if device is not None and device.revoked and (public in entries or len(entries) < FOLLOWED_MAX):
+        if device is not None and device.revoked:
             entries.setdefault(public, []).append(entry)
     return entries
 

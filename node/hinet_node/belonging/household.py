@@ -24,7 +24,8 @@ def describe_household(membership: Membership, seen: Mapping[bytes, Sighting]) -
     """
     chain = membership.chain()
     own = membership.device
-    names = membership.names()
+    names = {device.public: f"the former key of {device.name}" if device.replaced_by else device.name
+             for device in chain.devices()}
     unaware = unaware_of(chain, {public: one.heads for public, one in seen.items()}, membership.device_public)
     return {
         "identity": {"id": identity_text(chain.identity_id), "height": chain.height, "heads": len(chain.heads)},
@@ -41,8 +42,7 @@ def household_warnings(membership: Membership, household: Mapping[str, Any], now
     found = []
     devices = household["devices"]
     if not membership.device.live:
-        found.append(warning("E_REVOKED", "this device was put out of the household",
-                             "join again as a new device: hinet-node --home PATH join CODE"))
+        found.append(revoked_warning("this device was put out of the household"))
     admins = [device for device in devices if device["role"] == "admin" and device["state"] not in ("revoked", "void")]
     for device in devices:
         if device["state"] == "void":
@@ -60,6 +60,11 @@ def household_warnings(membership: Membership, household: Mapping[str, Any], now
                              "revoked", f"start the agent there, in reach of {membership.name} or of another device "
                              "that knows"))
     return found
+
+
+def revoked_warning(what: str) -> dict[str, str]:
+    """This device does not belong any more, or so others say."""
+    return warning("E_REVOKED", what, "join again as a new device: hinet-node --home PATH join CODE")
 
 
 def _certificate_warning(device: Mapping[str, Any], left_s: float, *, alone: bool = False) -> list[dict[str, str]]:

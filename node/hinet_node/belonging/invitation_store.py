@@ -44,12 +44,14 @@ class InvitationStore:
         self._records: dict[str, Invitation] = {}
         self._policies: dict[str, Policy] = {}
 
-    def load(self, chain: Chain) -> None:
-        """Read the records of former runs, and settle those that a kill left half done.
+    def load(self, chain: Chain) -> list[str]:
+        """Read the records of former runs, and settle those that a kill left half done; what the owner should know of
+        them, a line each.
 
         A consumed record whose joiner the chain names is certified; otherwise no certificate ever left, and a ticket
         opens again. Codes of former runs are cancelled. A damaged record is removed: it can't be used.
         """
+        news = []
         for name in self._disk.list(INVITATIONS):
             try:
                 record, policy = _decode(self._disk.read(f"{INVITATIONS}/{name}"))
@@ -64,8 +66,10 @@ class InvitationStore:
                 settled = settled.cancel()
             self._records[record.selector], self._policies[record.selector] = settled, policy
             if settled != record:
-                self.save(settled)
+                self.save_if_possible(settled)
+                news.append(_told(record, settled, chain))
         self._forget_old()
+        return news
 
     def add(self, record: Invitation, policy: Policy) -> None:
         """A new record; durable when this returns. Errors: `NoSpace`."""
@@ -125,6 +129,18 @@ class InvitationStore:
             self._disk.remove(f"{INVITATIONS}/{name}")
             del self._records[name]
             self._policies.pop(name, None)
+
+
+def _told(record: Invitation, settled: Invitation, chain: Chain) -> str:
+    """What became of an invitation that the last run left unfinished, and what to do."""
+    if settled.state == "certified":
+        device = chain.device(record.joiner) if record.joiner is not None else None
+        name = device.name if device is not None else "a device"
+        return (f"{name} got its certificate just before the last stop; if it does not come (hinet-node devices), let "
+                "it join again with a new code: hinet-node invite")
+    if settled.state == "open":
+        return "a join was cut off by the last stop before anything was granted; its ticket is valid again"
+    return "an invitation ended with the last stop and nobody used it; make a new one: hinet-node invite"
 
 
 def _encode(record: Invitation, policy: Policy) -> bytes:

@@ -72,7 +72,8 @@ class Inviter:
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Announce open codes and let them expire, until cancelled."""
-        self._store.load(self._membership.chain())
+        for line in self._store.load(self._membership.chain()):
+            self._log(line)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for record in self._store.open_records():

@@ -21,7 +21,7 @@ def connect() -> Client:
 
     home = context.home_path()
     try:
-        return Client(home, start_line=context.typed("run"))
+        return Client(home, start_line=context.typed("up"))
     except AgentNotRunning:
         require_identity(home)
         raise

@@ -49,13 +49,14 @@ def become(wish: Wish) -> NoReturn:
     sys.stderr.flush()
     # -P: the folder that this was typed in is no place to import from, unless this program itself was found there.
     safely = [] if Path(__file__).parents[2] == Path.cwd() else ["-P"]
-    line = [sys.executable, *safely, "-m", __name__, json.dumps(asdict(wish))]
+    # "run" stands there for whoever looks through the list of processes.
+    line = [sys.executable, *safely, "-m", __name__, "run", json.dumps(asdict(wish))]
     os.execv(sys.executable, line)  # noqa: S606 - this interpreter again, and no shell is wanted
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the agent to its end; returns the exit code."""
-    given = json.loads(arguments[0])
+    """Run the agent to its end; returns the exit code. The last argument is a `Wish` as JSON."""
+    given = json.loads(arguments[-1])
     wish = Wish(**{**given, "listen": tuple(given["listen"]), "static": tuple(given["static"])})
     context.current = context.Context(debug=wish.debug)
     context.current.json, context.current.home_option, context.current.command = wish.json, wish.home_option, "run"
@@ -88,7 +89,9 @@ def run(wish: Wish) -> None:
         from hinet_node.belonging.membership import Membership
         from hinet_node.cli import real_ports
         from hinet_node.real.disk import RealDisk
+        from hinet_node.real.system import return_freed_memory
 
+        return_freed_memory()
         RealDisk(folder).remove_leftovers()
         config = configs.read(RealDisk(folder))
         config = replace(config, port=config.port if wish.port is None else wish.port,
@@ -143,7 +146,8 @@ def multiaddr(text: str) -> str:
     except ValueError:
         raise UsageError(f"{text!r} is no address",
                          next_step="for example 192.168.1.5:4001 or /ip4/192.168.1.5/tcp/4001") from None
-    return f"/ip{address.version}/{address}/tcp/{port}"
+    zone = getattr(address, "scope_id", None)
+    return f"{f'/ip6zone/{zone}' if zone else ''}/ip{address.version}/{str(address).partition('%')[0]}/tcp/{port}"
 
 
 def _port(folder: str, config: Config) -> int:

@@ -12,6 +12,7 @@ from hinet_node.cli import output
 STATE_STYLES = {"connected": ("green",), "this": ("bold",), "revoked": ("red",), "void": ("red",), "away": ("dim",)}
 HEADING = ("DEVICE", "ROLE", "TIER", "FINGERPRINT", "STATE", "VAULT BEHIND BY")
 NAME_WIDTH_MIN = 8
+RELAY_WIDTH = 12
 
 
 def device_table(devices: list[dict[str, Any]], *, revoked: bool = False) -> list[str]:
@@ -28,11 +29,13 @@ def device_table(devices: list[dict[str, Any]], *, revoked: bool = False) -> lis
 
 
 def state_text(device: dict[str, Any]) -> str:
-    """`this device`, `connected`, `relayed`, `away, 3 h ago`, `not met yet`, `revoked`."""
+    """`this device`, `connected`, `relayed by NAME`, `away, 3 h ago`, `not met yet`, `revoked`."""
     if device["state"] == "this":
         return "this device"
     if device["state"] == "connected":
-        return "relayed" if device["via"] == "relayed" else "connected"
+        by = device.get("relay")  # the sibling in between, where its name is known
+        relayed = f"relayed by {output.shortened(output.clean_line(by), RELAY_WIDTH)}" if by else "relayed"
+        return relayed if device["via"] == "relayed" else "connected"
     if device["state"] == "away":
         seen = device["last_seen_unix_s"]
         return "not met yet" if seen is None else f"away, {output.ago_text(time.time() - seen)}"

@@ -1,4 +1,4 @@
-"""`hinet-node devices [list|show]`."""
+"""`hinet-node devices [list|show|rename]`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 from hinet_node.cli import output, root
 from hinet_node.cli.device_table import behind_text, device_table, state_text
 
-app = root.group("List the household's devices, or show one.")
+app = root.group("List the household's devices, show or rename one.")
 
 
 @app.callback(invoke_without_command=True)
 def default(ctx: typer.Context) -> None:
-    """List the household's devices, or show one."""
+    """List the household's devices, show or rename one."""
     if ctx.invoked_subcommand is None:
         list_devices()
 
@@ -32,6 +32,19 @@ def show(device: Annotated[str, typer.Argument(help="Its name, or the beginning 
     """One device in full."""
     found = pick(known_devices(), device)
     output.emit("hinet.device/1", found, lambda: _lines(found))
+
+
+@app.command()
+def rename(device: Annotated[str, typer.Argument(metavar="OLD", help="Its name, fingerprint, or the beginning of its "
+                                                                     "key.")],
+           name: Annotated[str, typer.Argument(metavar="NEW", help="What it shall be called, everywhere.")]) -> None:
+    """Give a device another name. Needs an admin device, and another than the one that is renamed if there are two."""
+    from hinet_node.cli.agent_call import call
+
+    done = call("device.rename", {"device": device, "name": name})
+    former, now = output.clean(done["former"]), output.clean(done["name"])
+    output.emit("hinet.device-rename/1", done, [f"{former} is called {now} from now on." if former != now else
+                                                f"{now} is called so already."])
 
 
 def known_devices() -> list[dict[str, Any]]:
@@ -76,7 +89,7 @@ def _lines(device: dict[str, Any]) -> list[str]:
             ["backends", ", ".join(output.clean(name) for name in device["backends"]) or "-"],
             ["memory", output.size_text(device["memory_bytes"]) if device["memory_bytes"] else "-"],
             ["bases", ", ".join(digest[:16] for digest in device["bases"]) or "-"],
-            ["vault", f"behind by {behind_text(device)}" if device["behind"] else "-"]]
+            ["vault", _vault(device)]]
     if device["revoke_reason"]:
         rows.append(["revoked", output.clean(device["revoke_reason"])])
     if device["unaware_of"]:
@@ -93,6 +106,12 @@ def _certificate(expires_unix_s: int | None) -> str:
         return output.style(f"ran out on {until}: the rights of a keeper are left", "red")
     left = f"ends {until}, in {days} {'day' if days == 1 else 'days'}"
     return output.style(left, "yellow") if days < 30 else left
+
+
+def _vault(device: dict[str, Any]) -> str:
+    if device["behind"] is None:
+        return "-"
+    return f"behind by {behind_text(device)}" if device["behind"]["heads"] else output.style("in step", "green")
 
 
 def _last_seen(device: dict[str, Any]) -> str:

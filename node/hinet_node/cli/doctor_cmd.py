@@ -53,7 +53,7 @@ def judged(facts: Facts) -> list[dict[str, Any]]:
     for check in CHECKS:
         finding = check.judge(facts)
         rows.append({"number": check.number, "name": check.name, "state": finding.state, "said": finding.said,
-                     "fix": finding.fix or None, "fixable": finding.fixable})
+                     "fix": finding.fix.replace("hinet-node ", context.typed("")) or None, "fixable": finding.fixable})
     return rows
 
 
@@ -63,7 +63,7 @@ def _screen(data: dict[str, Any]) -> Iterable[str]:
     for row in data["checks"]:
         state = output.style(f"{row['state']:<4}", *STYLES[row["state"]])
         yield f"{row['number']:>2}  {state}  {row['name']:<12}  {output.clean_line(row['said'])}"
-        if row["fix"] and row["state"] != "skip":
+        if row["fix"] and row["state"] in ("warn", "fail"):
             hint = "   (or: doctor --fix)" if row["fixable"] else ""
             yield f"          {'':<12}  fix: {output.clean_line(row['fix'])}{hint}"
     counts = data["counts"]

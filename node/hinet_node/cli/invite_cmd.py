@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hinet_node.cli import agent_call, context, output
-from hinet_node.errors import UsageError
+from hinet_node.errors import NetworkError, UsageError
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -41,7 +42,13 @@ def invite(role: Annotated[str, typer.Option(help="member, keeper (stores, reads
 
         args["hosts"] = list(require_interface(interface))
     with agent_call.connect() as client:
-        result = client.call("invite", args, on_progress=lambda news: _show(news, qr=qr))
+        try:
+            result = client.call("invite", args, on_progress=lambda news: _show(news, qr=qr))
+        except NetworkError as error:
+            if error.code == "E_AGENT_GONE":
+                error.next_step = (f"{context.typed('run')}   then see whether it came: {context.typed('devices')}   "
+                                   f"and if not: {context.typed('invite')}")
+            raise
     if no_wait:
         _show(result, qr=qr)
     elif context.current.json:
@@ -53,7 +60,8 @@ def invite(role: Annotated[str, typer.Option(help="member, keeper (stores, reads
             f"{output.style(output.clean(device['name']), 'bold')} belongs to the household now ({device['role']}, "
             f"{device['tier']}, {device['fingerprint']})."])
         if not result["confirmed"]:
-            output.say("It went away before it said that it has its certificate; see: " + context.typed("devices"))
+            output.say("It went away before it said that it has its certificate. If it does not come "
+                       f"({context.typed('devices')}), invite it once more: with the same key it gets the same one.")
 
 
 def duration_s(text: str) -> int:
@@ -86,8 +94,13 @@ def _show_waiting(news: Mapping[str, Any], *, qr: bool) -> None:
     if qr:
         import segno
 
+        code = segno.make(secret.upper(), error="l")
         sys.stdout.write("\n")
-        segno.make(secret.upper(), error="l").terminal(out=sys.stdout, compact=True, border=2)
+        code.terminal(out=sys.stdout, compact=True, border=2)
+        columns = code.symbol_size(border=2)[0]
+        if sys.stdout.isatty() and shutil.get_terminal_size().columns < columns:
+            output.say(f"This window is too narrow for the QR code, which takes {columns} columns; make it wider and "
+                       "start again, or copy the ticket.")
         sys.stdout.flush()
     output.say("")
     if news["carrier"] == "code" and news["addresses"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -58,10 +59,11 @@ def join(code: Annotated[str, typer.Argument(metavar="CODE|TICKET", help="What t
                            port=settings.port if port is None else port)
         _check_machine(settings, now_unix_s=None if any_clock else SystemClock().now_unix_s())
         invitation = parse_invitation(_read_code(code, from_stdin=code_stdin))
+        typed = tuple(multiaddr(one) for one in address or ())
         wanted = joining.Wanted(invitation, name or default_name(),
                                 tier or machine.suggested_tier(machine.describe()),
-                                tuple(multiaddr(one) for one in address or ()), timeout)
-        data = _join(folder, keys, wanted, settings)
+                                _from_here(typed or getattr(invitation, "addresses", ()), settings), timeout)
+        data = _join(folder, keys, wanted, replace(settings, static=tuple(dict.fromkeys((*settings.static, *typed)))))
     output.emit("hinet.join/1", data, lambda: _lines(data))
     _offer_service(service)
 
@@ -104,6 +106,15 @@ def _check_machine(settings: Any, *, now_unix_s: float | None) -> None:
                        next_step="stop it, or let the agent have another: hinet-node join CODE --port 0") from error
 
 
+def _from_here(addresses: Sequence[str], settings: Any) -> tuple[str, ...]:
+    """The addresses as this machine can dial them. Errors: `UsageError` for one that is none."""
+    from hinet_node.real.interfaces import with_zones
+    from hinet_node.sessions.addresses import parse_address
+
+    only = [settings.interface] if settings.interface else None
+    return tuple(place for text in addresses for place in with_zones(parse_address(text), only))
+
+
 def _join(folder: str, keys: Any, wanted: Any, settings: Any) -> dict[str, Any]:
     from dataclasses import replace
 
@@ -118,8 +129,7 @@ def _join(folder: str, keys: Any, wanted: Any, settings: Any) -> dict[str, Any]:
     ports = real_ports.build(folder, settings)
 
     def settle(device: Any) -> None:
-        config.write(ports.disk, replace(settings, name=device.name, tier=device.tier,
-                                         static=tuple(dict.fromkeys((*settings.static, *wanted.addresses)))))
+        config.write(ports.disk, replace(settings, name=device.name, tier=device.tier))
 
     membership = trio.run(joining.join_household, ports, keys, wanted, report, settle)
     return {**describe_household(membership, seen.read(ports.disk)), "home": folder}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -14,12 +15,15 @@ import trio
 from hinet_node.api import Emit, Handler, text_of
 from hinet_node.belonging.awareness import unaware_of
 from hinet_node.belonging.household import (
+    NEVER,
     describe_household,
     find_device,
     household_warnings,
     revocation_consequences,
+    revoked_warning,
     warning,
 )
+from hinet_node.belonging.renaming import rename
 from hinet_node.local.vault_verbs import vault_status
 from hinet_node.sessions import seen
 from hinet_protocol.errors import CloneDetected
@@ -37,13 +41,13 @@ def agent_verbs(agent: Agent) -> dict[str, Handler]:
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         vault = await vault_status(agent.vault, agent.membership)
-        household = _with_vault(_household(agent), vault)
+        household = _household(agent, vault)
         return {"agent": _agent(agent), **household, "vault": vault, "invitations": agent.inviter.open_invitations(),
                 "warnings": [*_warnings(agent, household), *vault["trouble"]]}
 
     async def devices(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         vault = await vault_status(agent.vault, agent.membership)
-        return {"devices": _with_vault(_household(agent), vault)["devices"]}
+        return {"devices": _household(agent, vault)["devices"]}
 
     async def revoke(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         membership = agent.membership
@@ -62,11 +66,19 @@ def agent_verbs(agent: Agent) -> dict[str, Handler]:
         return {"done": True, **consequences, "told": [other.name for other in others if other.public not in later],
                 "not_told": [other.name for other in others if other.public in later]}
 
+    async def rename_device(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+        device = find_device(agent.membership.chain(), text_of(args, "device"))
+        rename(agent.membership, device, text_of(args, "name"), agent.ports.clock.now_unix_s())
+        after = agent.membership.chain().device(device.public)
+        assert after is not None, "a rename takes no device away"
+        return {"public": device.public.hex(), "former": device.name, "name": after.name}
+
     async def stop(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         agent.stop()
         return {}
 
-    return {"status": status, "devices": devices, "device.revoke": revoke, "agent.stop": stop}
+    return {"status": status, "devices": devices, "device.revoke": revoke, "device.rename": rename_device,
+            "agent.stop": stop}
 
 
 def _away(agent: Agent, leaving: bytes) -> list[str]:
@@ -98,11 +110,17 @@ def _agent(agent: Agent) -> dict[str, Any]:
             "memory_bytes": agent.machine.memory_bytes}
 
 
-def _household(agent: Agent) -> dict[str, Any]:
-    """The household as it is at this moment: what the open sessions say, what is remembered of the other devices."""
+def _household(agent: Agent, vault: Mapping[str, Any]) -> dict[str, Any]:
+    """The household as it is at this moment: what the open sessions say, what is remembered of the other devices, and
+    what their heads in the vault tell, which come from devices that this one never meets too."""
     now_s = agent.ports.clock.now_unix_s()
     open_now = {session.device.public: seen.sighting(session, now_s) for session in agent.peers.sessions}
-    found = describe_household(agent.membership, {**agent.last_seen, **open_now})
+    known = {**agent.last_seen, **open_now}
+    for state in vault["devices"]:
+        public, epoch = bytes.fromhex(state["device"]), bytes.fromhex(state["epoch"])
+        one = known.get(public, NEVER)
+        known[public] = replace(one, heads=(*one.heads, epoch)) if epoch else one
+    found = describe_household(agent.membership, known)
     for device in found["devices"]:
         here = open_now.get(bytes.fromhex(device["public"]))
         if here is not None and device["state"] == "away":
@@ -112,7 +130,7 @@ def _household(agent: Agent) -> dict[str, Any]:
             device.update(version=agent.version or None, backends=list(agent.machine.backends),
                           memory_bytes=agent.machine.memory_bytes or None,
                           bases=[digest.hex() for digest in agent.facts().bases])
-    return found
+    return _with_vault(found, vault)
 
 
 def _with_vault(household: dict[str, Any], vault: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,10 +147,15 @@ def _warnings(agent: Agent, household: Mapping[str, Any]) -> list[dict[str, str]
     found = household_warnings(agent.membership, household, agent.ports.clock.now_unix_s())
     for reason in agent.clones.values():
         found.append(warning(CloneDetected.code, reason, "on one of the two: hinet-node init --rekey"))
+    names = agent.membership.names()
+    if agent.removed_by and agent.membership.device.live:
+        who = ", ".join(names[public] for public in agent.removed_by)
+        say = "says" if len(agent.removed_by) == 1 else "say"
+        found.append(revoked_warning(f"{who} {say} that this device was put out of the household"))
     for public, reason in agent.refused.items():
-        if public in agent.clones:
+        if public in agent.clones or public in agent.removed_by:
             continue
-        name = agent.membership.names().get(public, "a device")
+        name = names.get(public, "a device")
         found.append(warning("E_REFUSED", f"{name} was refused: {reason}", "on both devices: hinet-node doctor"))
     for session in agent.peers.sessions:
         offset_s = agent.clock_offsets_s.get(session.device.public, 0)

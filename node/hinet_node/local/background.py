@@ -26,6 +26,10 @@ from hinet_node.local.unit import Service
 START_S = 60.0
 STOP_S = 30.0
 POLL_S = 0.05
+SETTLED_S = 3.0
+LOCKED = "E_HOME_LOCKED"
+AGENT_MODULE = b"hinet_node.cli.agent_process"
+"""What `run` becomes: the module in the command line of every agent's process."""
 START_LOG = "log/start.log"
 ERROR_BYTES_MAX = 65_536
 
@@ -49,17 +53,16 @@ def start(folder: str, service: Service, arguments: Sequence[str] = ()) -> Outco
                        home.lock_holder(folder))
     if service.installed:
         services.start(service)
-        _wait_until_it_answers(folder, lambda: None, f"hinet-node service logs   and: {service.name}")
+        _wait_until_it_answers(folder, _ended_service(service), "hinet-node service logs")
         return Outcome(True, "service", home.lock_holder(folder))
     log = Path(folder) / START_LOG
     process = _detached(folder, log, arguments)
-
-    def ended() -> NodeError | None:
-        code = process.poll()
-        return None if code is None else _error_of(log, code)
-
     try:
-        _wait_until_it_answers(folder, ended, "hinet-node logs")
+        _wait_until_it_answers(folder, lambda: _ended_process(process, log), "hinet-node logs")
+    except NodeError as error:
+        if error.code != LOCKED or not _answers_soon(folder):
+            raise
+        return Outcome(False, "process", home.lock_holder(folder))  # another `up` was a moment earlier
     finally:
         process.returncode = process.poll() or 0  # it is left to itself, so nobody will ask for its exit code
     return Outcome(True, "process", process.pid)
@@ -97,6 +100,46 @@ def _detached(folder: str, log: Path, arguments: Sequence[str]) -> subprocess.Po
                                 start_new_session=True)
     finally:
         os.close(descriptor)
+
+
+def _ended_process(process: subprocess.Popen[bytes], log: Path) -> NodeError | None:
+    code = process.poll()
+    return None if code is None else _error_of(log, code)
+
+
+def _ended_service(service: Service) -> Callable[[], NodeError | None]:
+    """Tells, a while after the start, whether the manager sees the service running: one that can't start ends fast."""
+    look_s = time.monotonic() + SETTLED_S
+
+    def ended() -> NodeError | None:
+        nonlocal look_s
+        if time.monotonic() < look_s:
+            return None
+        look_s = time.monotonic() + SETTLED_S
+        if services.running(service):
+            return None
+        return NodeError(f"{service.name} ended as it started", next_step="hinet-node service logs",
+                         code="E_AGENT_ENDED")
+
+    return ended
+
+
+def _answers_soon(folder: str) -> bool:
+    """Whether the process that holds the home turns out to be an agent that has just begun."""
+    deadline_s = time.monotonic() + (START_S if _is_agent(home.lock_holder(folder)) else SETTLED_S)
+    while not agent_answers(folder):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _is_agent(process_id: int | None) -> bool:
+    """Whether this process was started as one; where there is no /proc that can't be told."""
+    try:
+        return AGENT_MODULE in Path(f"/proc/{process_id}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _wait_until_it_answers(folder: str, ended: Callable[[], NodeError | None], where: str) -> None:

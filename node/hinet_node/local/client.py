@@ -56,7 +56,7 @@ def decode(body: bytes) -> dict[str, Any]:
 class Client:
     """A connection to the running agent. Blocking; use as a context manager."""
 
-    def __init__(self, folder: str | Path, *, start_line: str = "hinet-node run") -> None:
+    def __init__(self, folder: str | Path, *, start_line: str = "hinet-node up") -> None:
         """Errors: `AgentNotRunning` with the line that starts it."""
         from hinet_node.home import socket_path
 
@@ -106,12 +106,13 @@ class Client:
                                next_step="look at its log, or restart it", code="E_AGENT_SILENT") from None
         except OSError as error:
             raise NetworkError(f"the agent went away during the call ({error.strerror or error})",
-                               next_step="start it again: hinet-node run", code="E_AGENT_GONE") from error
+                               next_step="start it again: hinet-node up", code="E_AGENT_GONE") from error
 
     def _receive_frame(self) -> bytes:
         size = int.from_bytes(self._receive_exactly(HEADER_BYTES), "big")
         if size > ANSWER_BYTES_MAX:
-            raise NetworkError("the agent's answer is too long", next_step="restart the agent: hinet-node run")
+            raise NetworkError("the agent's answer is too long",
+                               next_step="restart the agent: hinet-node down; hinet-node up")
         return self._receive_exactly(size)
 
     def _receive_exactly(self, size: int) -> bytes:
@@ -119,7 +120,7 @@ class Client:
         while len(parts) < size:
             part = self._socket.recv(min(65_536, size - len(parts)))
             if not part:
-                raise NetworkError("the agent stopped during the call", next_step="start it again: hinet-node run",
+                raise NetworkError("the agent stopped during the call", next_step="start it again: hinet-node up",
                                    code="E_AGENT_GONE")
             parts += part
         return bytes(parts)

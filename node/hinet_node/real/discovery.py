@@ -20,14 +20,16 @@ from zeroconf import EventLoopBlocked, ServiceBrowser, ServiceInfo, ServiceListe
 
 from hinet_node.errors import NodeError
 from hinet_node.ports import Announcement
-from hinet_node.real.interfaces import interfaces
+from hinet_node.real.interfaces import interfaces, with_zones
 from hinet_node.sessions.addresses import Address, parse_address
 
 logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)  # it warns of each interface without multicast
 logger = logging.getLogger(__name__)
 
-POLL_S = 3.0
-"""How often this machine's interfaces are looked at; a look takes a fifth of a millisecond."""
+POLL_S = 15.0
+"""How often this machine's interfaces are looked at; also whenever somebody begins to announce or to browse, which the
+agent does anew when its addresses change."""
+LOOK_PAUSE_S = 1.0
 TTL_S = 120
 LOOKUP_MS = 1000
 LOOKUPS_MAX = 2
@@ -35,7 +37,6 @@ ADDRESSES_MAX = 8
 PROPERTIES_MAX = 8
 VALUE_BYTES_MAX = 200
 NAMES_MAX = 256
-ZONES_MAX = 4
 
 
 class ZeroconfDiscovery:
@@ -136,7 +137,7 @@ class ZeroconfDiscovery:
     async def _current(self) -> Zeroconf | None:
         """Zeroconf on the interfaces of now, started when needed; None while that fails."""
         async with self._lock:
-            if trio.current_time() - self._looked_s < POLL_S / 2:
+            if trio.current_time() - self._looked_s < LOOK_PAUSE_S:
                 return self._zeroconf
             self._looked_s = trio.current_time()
             wanted = listening_addresses(self._only)
@@ -285,18 +286,9 @@ def read_service(info: ServiceInfo, only: Sequence[str] | None = None) -> Announ
         if text is None:
             continue
         try:
-            addresses += _with_zones(parse_address(text), only)
+            addresses += with_zones(parse_address(text), only)
         except NodeError:
             continue  # perhaps a newer kind of address
     if not name:
         return None
     return Announcement(name, info.type.removesuffix(".local."), tuple(addresses), texts)
-
-
-def _with_zones(address: Address, only: Sequence[str] | None) -> list[str]:
-    """A link-local address is tried on each interface of ours that has one."""
-    if not address.is_link_local:
-        return [str(address)]
-    zones = [interface.name for interface in interfaces(only)
-             if any(ipaddress.ip_address(own).is_link_local for own in interface.ip6)]
-    return [str(Address("ip6", address.host, address.port, zone)) for zone in zones[:ZONES_MAX]]

@@ -15,6 +15,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import ifaddr
 
@@ -28,6 +29,9 @@ _SIOCGIFFLAGS = 0x8913
 _FLAGS_UP = 0x1 | 0x40
 """Wanted up, and with a carrier: what an unplugged cable leads to can't be dialled."""
 _FLAG_POINT_TO_POINT = 0x10
+ZONES_MAX = 4
+_FLAGS_UNUSABLE = 0x08 | 0x20 | 0x40
+"""Of an IPv6 address: a duplicate, deprecated, tentative."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,12 @@ class Interface:
 def interfaces(only: Sequence[str] | None = None, *, loopback: bool = False) -> list[Interface]:
     """Real interfaces that are up, loopback last. `only` names the interfaces to use instead of guessing; `loopback`
     wants that one beside them."""
-    found = []
+    found, unusable = [], _unusable_ip6()
     for adapter in ifaddr.get_adapters():
         name = adapter.name if isinstance(adapter.name, str) else adapter.name.decode("utf-8", "replace")
         ip4 = tuple(ip.ip for ip in adapter.ips if isinstance(ip.ip, str))
-        ip6 = tuple(ip.ip[0].split("%")[0] for ip in adapter.ips if not isinstance(ip.ip, str))
+        ip6 = tuple(host for ip in adapter.ips if not isinstance(ip.ip, str)
+                    and (name, host := ip.ip[0].split("%")[0]) not in unusable)
         interface = Interface(name, adapter.index or 0, ip4, ip6)
         if not (ip4 or ip6) or not _is_up(name):
             continue
@@ -73,6 +78,16 @@ def require_interface(name: str) -> tuple[str, ...]:
         raise UsageError(f"this machine has no network interface {name!r}", code="E_NO_INTERFACE",
                          next_step=f"one of: {', '.join(names)}   (ip -br addr shows their addresses)")
     return tuple(host for interface in interfaces([name]) for host in (*interface.ip4, *interface.ip6))
+
+
+def with_zones(address: Address, only: Sequence[str] | None = None) -> list[str]:
+    """Where to dial an address that another machine gave: a link-local one on each interface of ours that has such, as
+    the zone that it came with is that machine's."""
+    if not address.is_link_local:
+        return [str(address)]
+    zones = [interface.name for interface in interfaces(only)
+             if any(ipaddress.ip_address(own).is_link_local for own in interface.ip6)]
+    return [str(Address("ip6", address.host, address.port, zone)) for zone in zones[:ZONES_MAX]]
 
 
 def dialable(listening: Sequence[Address], only: Sequence[str] | None = None) -> list[Address]:
@@ -107,6 +122,17 @@ def _flags(name: str) -> int | None:
     except OSError:
         return None
     return int(struct.unpack("16sH", answer[:18])[1])
+
+
+def _unusable_ip6() -> set[tuple[str, str]]:
+    """Interface and address of those that the kernel still tests or gives up: nobody can bind or dial them."""
+    try:
+        lines = Path("/proc/self/net/if_inet6").read_text("ascii").splitlines()
+    except OSError:
+        return set()  # not Linux, or without IPv6
+    rows = [line.split() for line in lines]
+    return {(row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))) for row in rows
+            if len(row) == 6 and int(row[4], 16) & _FLAGS_UNUSABLE}
 
 
 def _is_up(name: str) -> bool:

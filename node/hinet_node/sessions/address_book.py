@@ -31,6 +31,7 @@ class AddressBook:
         self._kept: dict[bytes, tuple[str, ...]] = _read(disk)
         self._used: dict[bytes, str] = {public: places[0] for public, places in self._kept.items() if places}
         """Where each was last dialled with success: perhaps a way in that the device does not know of itself."""
+        self._said: dict[bytes, tuple[str, ...]] = {}
         self._failed: dict[bytes, dict[str, None]] = {}
 
     def hear(self, public: bytes, addresses: Sequence[str], boot: str = "") -> bool:
@@ -43,13 +44,16 @@ class AddressBook:
         while len(self._heard) > DEVICES_MAX:
             oldest = next(iter(self._heard))
             del self._heard[oldest], self._boots[oldest]
-        self._failed.pop(public, None)  # it says itself that it is there
+        for address in found:  # it says itself that it is there
+            self._failed.get(public, {}).pop(address, None)
         return True
 
-    def fail(self, public: bytes, address: str) -> None:
-        """The device was not found at an address of ours."""
+    def fail(self, public: bytes, address: str, *, met: bool = False) -> None:
+        """The device was not found at an address of ours; `met` says that it is connected by another one meanwhile."""
         if address in self.find(public):
             self._failed.setdefault(public, {})[address] = None
+            if met:
+                self.keep(public, None, self._said.get(public, ()))
 
     def keep(self, public: bytes, used: str | None, said: Sequence[str]) -> None:
         """A session is open: remember where it was dialled (`used`) and where the device says it listens.
@@ -57,6 +61,7 @@ class AddressBook:
         Link-local addresses are left out (their zone is the other machine's), and loopback ones unless that is how we
         reached it.
         """
+        self._said[public] = tuple(said)[:4 * ADDRESSES_MAX]
         failed = self._failed.pop(public, {})
         if public in self._heard and failed:
             left = tuple(address for address in self._heard[public] if address not in failed)
@@ -81,6 +86,7 @@ class AddressBook:
                 oldest = next(iter(self._kept))
                 del self._kept[oldest]
                 self._used.pop(oldest, None)
+                self._said.pop(oldest, None)
             self._write()
 
     def find(self, public: bytes) -> tuple[str, ...]:

@@ -83,7 +83,8 @@ class Peers:
         self._handlers: dict[type, Handler] = {}
         self._sessions: dict[bytes, Session] = {}
         self._all: dict[Session, None] = {}
-        self._greetings = 0
+        self._greetings: set[Session] = set()
+        self._strangers: set[Session] = set()
         self._quarantined: dict[bytes, float] = {}
         self._subscribers: dict[trio.MemorySendChannel[PeerEvent], trio.MemoryReceiveChannel[PeerEvent]] = {}
         self._addresses: Sequence[str] = ()
@@ -161,7 +162,7 @@ class Peers:
         if self._nursery is None:
             raise NetworkError("The agent's network is not running.")
         connection = await race(self._ports.network, addresses, expected_public, timeout_s,
-                                lambda address: self._book.fail(expected_public or b"", address))
+                                lambda address: self._failed_at(expected_public, address))
         public = connection.remote_public
         known = self.session_with(public)
         if known is not None or public == self.public:
@@ -183,6 +184,10 @@ class Peers:
             code = session.error.code if session.error is not None else None
             raise NetworkError(f"{connection.remote_address} opened no session: {session.reason}", code=code)
         return session
+
+    def _failed_at(self, public: bytes | None, address: str) -> None:
+        if public is not None:
+            self._book.fail(public, address, met=self.session_with(public) is not None)
 
     async def reach(self, public: bytes, *, timeout_s: float = 15.0) -> Session:
         """The session with a device, dialling it at its known addresses when there is none. Errors: `NetworkError`."""
@@ -270,20 +275,20 @@ class Peers:
                 await self._ended.wait()
 
     async def _accept(self, connection: Connection, stream: Stream) -> None:
-        if self._greetings >= GREETINGS_MAX or self._nursery is None:
+        # Strangers, whose keys cost nothing, must not use up the places of devices that belong.
+        greetings = self._greetings if self.store.chain().is_member(connection.remote_public) else self._strangers
+        if len(greetings) >= GREETINGS_MAX or self._nursery is None:
             await connection.close()
             return
         session = self._session(connection, stream, dialled_by_us=False)
-        self._greetings += 1
+        greetings.add(session)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run, session)
                 await session.settled.wait()
-                self._greetings -= 1
-        except BaseException:
-            if not session.settled.is_set():
-                self._greetings -= 1
-            raise
+                greetings.discard(session)
+        finally:
+            greetings.discard(session)
 
     async def _run(self, session: Session) -> None:
         self._all[session] = None

@@ -86,7 +86,8 @@ class Session:
         self._owner = owner
         self._connection = connection
         self._stream = stream
-        self._machine, self._first = machine.Session.start(own, self.public, owner.store.chain(), owner.now_ms())
+        self._machine, self._first = machine.Session.start(
+            own, self.public, owner.store.chain(), owner.now_ms(), dialled=dialled_by_us)
         self._device: Device | None = None
         self._hello: Hello | None = None
         self._nursery: trio.Nursery | None = None

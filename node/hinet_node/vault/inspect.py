@@ -73,7 +73,7 @@ def _devices(core: VaultCore, newest: dict[bytes, Head]) -> tuple[DeviceState, .
             held = held or core.store.index.packs()
             lacking = _lacking(core, device, head, {name: held[name] for name in needed if name in held})
         states.append(DeviceState(device, names.get(device, ""), head.seq if head else 0, behind, behind == 0,
-                                  head.time if head else 0, *lacking))
+                                  head.time if head else 0, *lacking, head.epoch if head else b""))
     return tuple(states)
 
 

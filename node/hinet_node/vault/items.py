@@ -70,6 +70,8 @@ class DeviceState:
     behind_packs: int = 0
     """Packs held here that it needs and may lack: at most so many, since it may hold some of them already."""
     behind_bytes: int = 0
+    epoch: bytes = b""
+    """The vault epoch that its newest head is sealed under: it had the chain up to there. Empty without a head."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class VaultStatus:
             "conflicts": self.conflicts, "missing_packs": self.missing_packs, "free_bytes": self.free_bytes,
             "devices": [{"device": d.device.hex(), "name": d.name, "head_seq": d.head_seq, "behind": d.behind,
                          "behind_packs": d.behind_packs, "behind_bytes": d.behind_bytes, "in_step": d.in_step,
-                         "time": d.time, "copies": self.copies.get(d.device, 0)}
+                         "epoch": d.epoch.hex(), "time": d.time, "copies": self.copies.get(d.device, 0)}
                         for d in self.devices],
             "trouble": [{"code": t.code, "what": t.what, "next": t.next_step} for t in self.trouble],
         }

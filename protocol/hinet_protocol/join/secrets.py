@@ -71,10 +71,19 @@ def joint_secret(
     exchange = _spake2(side, secret, joiner, inviter, entropy)
     exchange.start()
     try:
+        _check_share(received)
         joint: bytes = exchange.finish(received)
     except (SPAKEError, ValueError, AssertionError, ArithmeticError) as error:
         raise JoinError(f"The other side's share is not usable ({type(error).__name__}).") from None
     return joint
+
+
+def _check_share(received: bytes) -> None:
+    """Raises ValueError for a second way to write an element: the library, which refuses the neutral one, knows it by
+    its usual bytes only."""
+    y = int.from_bytes(received[1:], "little") & 2**255 - 1
+    if y >= 2**255 - 20 or y == 1:
+        raise ValueError("no canonical form of an element of the group")
 
 
 @dataclass(frozen=True)

@@ -436,6 +436,28 @@ def test_a_joiner_that_lost_its_certificate_gets_it_with_a_new_code_and_the_same
     trio.run(main)
 
 
+def test_a_joiner_whose_disk_fills_up_too_late_keeps_its_key_and_takes_up_its_certificate_later() -> None:
+    async def main() -> None:
+        async with household() as first:
+            disk = MemoryDisk()
+            keys = preflight(disk, SystemRandomness())
+            ports, shown = ports_over(disk), await first.invite()
+
+            def fill(news: dict[str, str]) -> None:
+                disk.full = news["state"] == "asking"
+
+            with pytest.raises(NoSpace):
+                await join_household(ports, keys, Wanted(parse_code(shown["code"]), "second", "laptop",
+                                                         first.addresses, 10.0), fill)
+            assert not disk.exists(home.CHAIN_HEAD)
+            disk.full = False
+            again = await join_with((await first.invite())["code"], first.addresses, disk)
+            assert again.device_public == keys.public
+            assert len(first.membership.chain().devices()) == 2
+
+    trio.run(main)
+
+
 def test_a_name_of_a_device_that_is_gone_for_ever_is_free_once_that_is_revoked() -> None:
     async def main() -> None:
         async with household() as first:

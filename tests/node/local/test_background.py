@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ def test_up_returns_when_the_agent_answers_and_down_when_it_has_ended(line: Line
     assert begun["process_id"] == home.lock_holder(tmp_path / "home")
     assert os.getsid(begun["process_id"]) == begun["process_id"], "the end of this terminal would be its end"
     assert found(line("status", "--json"))["agent"]["pid"] == begun["process_id"]
+    assert background._is_agent(begun["process_id"]) or not Path("/proc/self").exists()
+    assert not background._is_agent(os.getpid())
     again = found(line("up", "--json"))
     assert (again["started"], again["process_id"]) == (False, begun["process_id"])
     assert line("status", "--check").returncode == 0
@@ -68,6 +71,13 @@ def test_up_returns_when_the_agent_answers_and_down_when_it_has_ended(line: Line
     assert home.lock_holder(tmp_path / "home") is None
     assert not (tmp_path / "home" / "run" / "agent.sock").exists()
     assert found(line("down", "--json"))["stopped"] is False
+
+
+def test_of_two_that_start_it_at_once_both_find_it_running(line: Line, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        begun = [found(done) for done in pool.map(lambda _: line("up", "--json"), range(2))]
+    assert sorted(one["started"] for one in begun) == [False, True]
+    assert {one["process_id"] for one in begun} == {home.lock_holder(tmp_path / "home")}
 
 
 def test_what_keeps_the_agent_from_starting_is_said_with_its_own_code(line: Line, tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_no_agent_is_said_with_the_line_that_starts_it(folder: Path) -> None:
     with pytest.raises(AgentNotRunning) as caught:
         Client(folder)
     assert caught.value.exit_code == 9
-    assert "hinet-node run" in (caught.value.next_step or "")
+    assert "hinet-node up" in (caught.value.next_step or "")
     assert not agent_answers(folder)
 
 

@@ -6,7 +6,10 @@ look: the name in `devices --json`, with an open session.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ import trio
 
 from hinet_node.errors import NodeError
 from hinet_simnet.processes.device import Device
+from hinet_simnet.processes.isolation import enter
 from hinet_simnet.processes.realtime import RunClock
 from hinet_simnet.processes.stage import ProcessStage, open_stage
 from hinet_simnet.scenario.model import DeviceSpec
@@ -83,10 +87,14 @@ def hosts(found: Sequence[str]) -> set[str]:
     return {text.split("/")[-3] for text in found}
 
 
-async def without_ip4(device: Device) -> None:
-    await ip(device, "-4 addr flush dev eth0")
-    while "tentative" in await device.inside("ip", "-6", "addr", "show", "dev", "eth0"):
-        await trio.sleep(0.05)
+async def without_ip4(device: Device, interface: str = "eth0") -> None:
+    await ip(device, f"-4 addr flush dev {interface}")
+
+    async def complete() -> bool:
+        shown = await device.inside("ip", "-6", "addr", "show", "dev", interface)
+        return "fe80" in shown and "tentative" not in shown
+
+    await until(complete)
 
 
 def with_carrier(name: str, address: str) -> list[str]:
@@ -127,6 +135,13 @@ def test_two_devices_meet_by_link_local_addresses_alone_and_announce_what_comes_
         await meet(stage, "first", "second", shown=True)
         found = await addresses(stage, "first")
         assert [text for text in found if not text.startswith("/ip6zone/eth0/ip6/fe80::")] == []
+        third = await stage.add(THIRD)
+        await ip(third, "link set eth0 down", "link set eth0 name lan7", "link set lan7 up")
+        await without_ip4(third, "lan7")
+        stage.block_multicast_dns()
+        await stage.join(THIRD, by="first", how="ticket")  # the ticket names the inviter's eth0, and here is none
+        await meet(stage, "first", "third")
+        stage.block_multicast_dns(False)
         for spec, number in ((FIRST, 1), (SECOND, 2)):
             await ip(stage.devices[spec.name], f"addr add fd77::{number}/64 dev eth0 nodad")
 
@@ -191,7 +206,7 @@ def test_a_changed_address_is_announced_the_old_one_dropped_and_a_lost_interface
         print(f"met at the new address after {trio.current_time() - begun_s:.1f} s")
         await meet(stage, "first", "second")
 
-        await ip(second, "link set eth0 down")
+        await ip(second, "link set eth0 down", "addr add fd77::9/64 dev eth0")
 
         async def alone() -> bool:
             return not any("10.77." in text for text in await addresses(stage, "second"))
@@ -200,6 +215,14 @@ def test_a_changed_address_is_announced_the_old_one_dropped_and_a_lost_interface
         await ip(second, "link set eth0 up")
         begun_s = trio.current_time()
         await until(lambda: negated(alone))
+        early = await addresses(stage, "second")
+        if "tentative" in await second.inside("ip", "-6", "addr", "show", "dev", "eth0"):
+            assert "fd77::9" not in hosts(early), "an address that the kernel still tests can't be dialled"
+
+        async def complete() -> bool:
+            return "fd77::9" in hosts(await addresses(stage, "second"))
+
+        await until(complete)
         await meet(stage, "first", "second")
         print(f"met {trio.current_time() - begun_s:.1f} s after the interface came back")
         await stage.call("second", "vault.put", name="later", content=b"x")
@@ -209,12 +232,15 @@ def test_a_changed_address_is_announced_the_old_one_dropped_and_a_lost_interface
 
         await until(came)
         await stage.kill("second")
-        await trio.sleep(4)  # time to dial in vain where it was
+        await trio.sleep(1)  # time to begin to dial in vain where it was
         await stage.start("second")
         await meet(stage, "first", "second")
-        book = (stage.devices["first"].home / "peers" / "addresses").read_bytes()
-        assert b"10.77.9.9" in book
-        assert b"10.77.0.3" not in book, "where it was is forgotten"
+        book = stage.devices["first"].home / "peers" / "addresses"
+
+        async def forgotten() -> bool:
+            return b"10.77.9.9" in book.read_bytes() and b"10.77.0.3" not in book.read_bytes()
+
+        await until(forgotten)
 
     staged(play)
 
@@ -283,3 +309,102 @@ def test_a_laptop_that_slept_longer_than_a_session_lasts_meets_its_siblings_when
         print(f"met {await meet(stage, 'first', 'second'):.1f} s after it woke")
 
     staged(play)
+
+
+def test_a_copied_home_is_said_by_both_copies_and_by_their_sibling_and_a_new_key_ends_it() -> None:
+    async def warned(stage: ProcessStage, name: str) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = (await stage.devices[name].command("status"))["warnings"]
+        return [one for one in found if one["code"] == "E_CLONE"]
+
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        await stage.join(SECOND, by="first")
+        await meet(stage, "first", "second", shown=True)
+        await stage.clone("second", "twin")
+        for name in ("first", "second", "twin"):
+            async def is_warned(name: str = name) -> bool:
+                return any("init --rekey" in one["next"] for one in await warned(stage, name))
+
+            await until(is_warned)
+        here = {one["name"]: one["state"] for one in (await stage.call("first", "devices"))["devices"]}
+        assert here["second"] != "connected", "both are kept out"
+
+    staged(play)
+
+
+def test_a_joiners_machine_is_checked_before_the_code_is_used_and_the_same_code_serves_once_it_is_mended() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        made = await stage.add(replace(SECOND, disk_bytes=32 << 20, clock_offset_s=-50 * 365 * 86_400.0))
+        assert made.disk is not None
+        code = (await stage.call("first", "invite", accept=True, wait=False))["code"]
+        listener = inside(made, lambda: socket.create_server(("0.0.0.0", 4555)))
+
+        async def refused(*options: str) -> tuple[str, str]:
+            with pytest.raises(NodeError) as caught:
+                await made.command("join", "--code-stdin", "--name", "second", "--no-service", *options,
+                                   typed=code + "\n")
+            assert "the code was not used" in str(caught.value) or caught.value.code == "E_HOME_OPEN"
+            return caught.value.code, caught.value.next_step or ""
+
+        with listener:
+            assert (await refused())[0] == "E_NO_SPACE"
+            made.disk.resize(512 << 20)
+            made.home_from_here.chmod(0o777)
+            what, mended = await refused()
+            assert (what, mended.split()[0]) == ("E_HOME_OPEN", "chmod")
+            made.home_from_here.chmod(0o700)
+            what, mended = await refused()
+            assert (what, "--any-clock" in mended) == ("E_CLOCK", True)
+            stage.set_clock("second", offset_s=0.0)
+            what, mended = await refused("--port", "4555")
+            assert (what, "--port 0" in mended) == ("E_PORT_BUSY", True)
+        assert len((await stage.call("first", "devices"))["devices"]) == 1
+        joined = await made.command("join", "--code-stdin", "--name", "second", "--no-service", "--port", "4555",
+                                    typed=code + "\n")
+        assert joined["device"]["name"] == "second"
+        await stage.start("second")
+        await meet(stage, "first", "second", shown=True)
+        assert all(text.endswith("/tcp/4555") for text in await addresses(stage, "second"))
+
+    staged(play)
+
+
+def test_of_two_that_join_with_one_code_exactly_one_does_and_the_other_is_told_what_to_do() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await stage.found(FIRST)
+        code = (await stage.call("first", "invite", accept=True, wait=False))["code"]
+        joiners = [await stage.add(spec) for spec in (SECOND, THIRD)]
+        outcomes: list[dict[str, Any] | NodeError] = []
+
+        async def join(made: Device) -> None:
+            try:
+                outcomes.append(await made.command("join", "--code-stdin", "--name", made.name, "--no-service",
+                                                   typed=code + "\n"))
+            except NodeError as error:
+                outcomes.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for made in joiners:
+                nursery.start_soon(join, made)
+        (winner,) = [one for one in outcomes if isinstance(one, dict)]
+        (loser,) = [one for one in outcomes if isinstance(one, NodeError)]
+        assert loser.code == "E_INVITATION_USED"
+        assert "hinet-node invite" in (loser.next_step or "")
+        named = [one["name"] for one in (await stage.call("first", "devices"))["devices"]]
+        assert named == ["first", winner["device"]["name"]]
+
+    staged(play)
+
+
+def inside(device: Device, make: Callable[[], socket.socket]) -> socket.socket:
+    """A socket of the device's network: it stays in the namespace that it was made in."""
+    assert device.net is not None
+    namespace = device.net.namespace
+
+    def work() -> socket.socket:
+        enter(namespace)
+        return make()
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(work).result()

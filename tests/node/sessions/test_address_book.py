@@ -35,6 +35,27 @@ def test_an_address_that_failed_is_tried_last_and_forgotten_once_another_one_led
     assert book.find(DEVICE) == AddressBook(disk).find(DEVICE) == (NEW,)
 
 
+def test_what_a_device_announces_is_tried_like_new_and_what_it_does_not_stays_suspect() -> None:
+    book = AddressBook(MemoryDisk())
+    book.keep(DEVICE, OLD, [OLD, NEW])
+    for place in (OLD, NEW):
+        book.fail(DEVICE, place)
+    book.hear(DEVICE, [NEW], "2")
+    assert book.find(DEVICE) == (NEW, OLD)
+    book.keep(DEVICE, None, [NEW])
+    assert book.find(DEVICE) == (NEW,)
+
+
+def test_an_address_that_fails_while_the_device_is_connected_by_another_one_is_forgotten_at_once() -> None:
+    book = AddressBook(MemoryDisk())
+    book.keep(DEVICE, OLD, [OLD])
+    book.keep(DEVICE, None, [NEW])
+    book.fail(DEVICE, OLD, met=True)
+    assert book.find(DEVICE) == (NEW,)
+    book.fail(DEVICE, NEW, met=True)
+    assert book.find(DEVICE) == (NEW,), "the device itself names it, and is not asked in vain again"
+
+
 def test_all_that_failed_stays_until_something_works() -> None:
     book = AddressBook(MemoryDisk())
     book.keep(DEVICE, OLD, [OLD, NEW])

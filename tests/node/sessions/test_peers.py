@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,11 +18,13 @@ from hinet_node.sessions.dialling import HEARD_PAUSE_S
 from hinet_node.sessions.peers import SESSION_PROTOCOL, LocalFacts, PeerEvent, Peers, Session
 from hinet_protocol.chain import Chain, make_device_add, make_device_revoke, make_genesis
 from hinet_protocol.errors import VaultError
-from hinet_protocol.frames import encode_frame
+from hinet_protocol.frames import FrameDecoder, encode_frame
 from hinet_protocol.identity import DeviceKeys, RootKey
 from hinet_protocol.messages import (
+    ChainGet,
     HeadsGet,
     HeadsList,
+    Hello,
     PackBytes,
     PackRead,
     PacksGet,
@@ -617,6 +620,67 @@ def test_nonsense_oversized_frames_and_silence_end_the_session_only() -> None:
                         pass  # a broken connection is as good as an end
         assert anna.names() == ["bert"]
         assert len(anna.reasons("refused")) == 5
+
+    village(test)
+
+
+async def heard_from(stream: Any) -> list[Any]:
+    """All messages until the other side ends the stream."""
+    decoder, heard = FrameDecoder(), list[Any]()
+    with trio.fail_after(60):
+        try:
+            while data := await stream.receive_some(1 << 20):
+                heard += map(from_wire, decoder.feed(data))
+        except NetworkError:
+            pass  # a broken connection is as good as an end
+    return heard
+
+
+def hello_of(keys: DeviceKeys, chain: Chain, **changes: Any) -> Hello:
+    return dataclasses.replace(Hello(
+        versions=(1,), identity_id=chain.identity_id, device=keys.public, boot_nonce=bytes(16), height=chain.height,
+        heads=chain.heads, tier="laptop", backends=(), memory_bytes=0, bases=(), addresses=(), agent="", time_s=0),
+        **changes)
+
+
+def test_an_unknown_protocol_version_is_refused_by_name_on_both_sides() -> None:
+    async def test(place: Village) -> None:
+        anna_keys, raw_keys = place.admit("anna"), place.admit("raw")
+        anna = await place.start("anna", anna_keys)
+        async with raw_session(place, raw_keys, anna) as stream:
+            await stream.send_all(encode_frame(to_wire(hello_of(raw_keys, place.chain, versions=(7, 9)))))
+            hello, goodbye = await heard_from(stream)
+        assert (hello.versions, goodbye.code) == ((1,), "E_VERSION")
+        for text in (goodbye.message, *anna.reasons("refused")):
+            assert "[7, 9]" in text
+            assert "[1]" in text
+            assert "Upgrade" in text
+
+    village(test)
+
+
+def test_a_stranger_gets_a_refusal_and_nothing_else_whatever_it_says() -> None:
+    async def test(place: Village) -> None:
+        anna = await place.start("anna", place.admit("anna"))
+        keys = DeviceKeys.from_entropy(b"t" * 64)
+        foreign = Chain.from_entries([make_genesis(STRANGER_ROOT, 1)])
+        asked = encode_frame(to_wire(HeadsGet(b""))), encode_frame(to_wire(ChainGet(())))
+        for hello in (hello_of(keys, foreign), hello_of(keys, place.chain)):
+            for more in (b"", *asked):
+                async with raw_session(place, keys, anna) as stream:
+                    await stream.send_all(encode_frame(to_wire(hello)) + more)
+                    (refusal,) = await heard_from(stream)
+                assert refusal.code in ("E_STRANGER", "E_VIOLATION")
+        async with raw_session(place, keys, anna) as stream:
+            await stream.send_all(asked[0])
+            (refusal,) = await heard_from(stream)
+            assert refusal.code == "E_VIOLATION"
+        network = place.internet.host("raw")
+        async with network.serve(keys.sign_seed, [], {}):
+            connection = await network.dial(anna.peers.addresses[0], None, 5)
+            for protocol in ("/hinet/vault/1", "/hinet/session/2", "/ipfs/id/1.0.0"):
+                with pytest.raises(NetworkError):
+                    await (await connection.open_stream(protocol)).receive_some(1)
 
     village(test)
 

@@ -63,6 +63,8 @@ def keys(facts: Facts) -> Finding:
 def identity(facts: Facts) -> Finding:
     if facts.identity_problem:
         return Finding(FAIL, facts.identity_problem, "restore the home from a backup, or join again with a new --home")
+    if facts.revoked:
+        return Finding(FAIL, facts.revoked[0].what, facts.revoked[0].next_step)
     return Finding(OK, "keys and chain are whole") if facts.initialised else _skipped()
 
 
@@ -262,9 +264,17 @@ def errors(facts: Facts) -> Finding:
     return Finding(OK, "none was logged")
 
 
+def warnings(facts: Facts) -> Finding:
+    if facts.other_warnings:
+        first = facts.other_warnings[0]
+        more = f" (and {len(facts.other_warnings) - 1} more: status)" if len(facts.other_warnings) > 1 else ""
+        return Finding(WARN, first.what + more, first.next_step)
+    return Finding(OK, "the agent warns of nothing else") if facts.agent_running else _needs_agent(facts)
+
+
 CHECKS = tuple(Check(number, judge.__name__, judge) for number, judge in enumerate((
     home, keys, identity, config, agent, socket, clock, interfaces, multicast, port, siblings, disk, locale, duplicate,
-    forks, certificates, revocations, versions, service, leftovers, errors), 1))
+    forks, certificates, revocations, versions, service, leftovers, errors, warnings), 1))
 
 
 def _skipped() -> Finding:

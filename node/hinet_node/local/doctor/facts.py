@@ -62,12 +62,15 @@ class Facts:
     free_bytes: int = 100 << 30
     free_files: int | None = 1 << 20
     encoding: str = "utf-8"
+    revoked: tuple[Warned, ...] = ()
     clones: tuple[Warned, ...] = ()
     heads: int = 1
     void: tuple[str, ...] = ()
     vault_trouble: tuple[Warned, ...] = ()
     certificates: tuple[Warned, ...] = ()
     untold: tuple[Warned, ...] = ()
+    other_warnings: tuple[Warned, ...] = ()
+    """What the agent warns of besides all that has a check of its own."""
     libraries: tuple[tuple[str, str, str], ...] = ()
     """Name, what is wanted, what is there (empty for nothing), of those that do not fit."""
     service_kind: str = "systemd"

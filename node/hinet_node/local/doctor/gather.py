@@ -35,9 +35,13 @@ from hinet_protocol.chain import Chain
 from hinet_protocol.errors import CloneDetected, ProtocolError
 
 ANSWER_S = 5.0
+SECOND_LOOK_S = 0.5
 SECRETS = (home.DEVICE_KEY, home.DEVICE_KEY_NEXT, "root.sealed")
 SECRET_FOLDERS = (home.INVITATIONS,)
 BULKY = ("bases", "packs", "jobs")
+CHECKED = ("E_REVOKED", "E_VOID", "E_CERTIFICATE_ENDS", "E_CERTIFICATE_EXPIRED", "E_NOT_TOLD", "E_CLOCK", "E_FORK",
+           CloneDetected.code)
+"""Warnings of the agent that have a check of their own."""
 ERRORS_LOG = "log/errors.log"
 ERRORS_BYTES_MAX = 4 << 20
 FILES_LOOKED_AT_MAX = 50_000
@@ -154,7 +158,7 @@ def _of_socket(folder: str, facts: Facts) -> Facts:
 def _of_household(folder: str, status: dict[str, Any] | None, facts: Facts) -> Facts:
     disk = RealDisk(folder)
     try:
-        membership = Membership.load(disk, SystemRandomness(), SystemClock())
+        membership = _membership(disk, patient=facts.agent_running)
         household: Mapping[str, Any] = status or describe_household(membership, seen.read(disk))
         warnings = household_warnings(membership, household, time.time())
     except (NodeError, ProtocolError, OSError) as error:
@@ -165,8 +169,25 @@ def _of_household(folder: str, status: dict[str, Any] | None, facts: Facts) -> F
         facts, clock_behind_chain_s=_behind_chain_s(membership.chain()), heads=household["identity"]["heads"],
         void=tuple(one["name"] for one in devices if one["state"] == "void"),
         siblings=tuple(_sibling(one) for one in devices if one["state"] in ("connected", "away")),
-        clones=_warned(found, CloneDetected.code), vault_trouble=_warned(found, "E_FORK"),
+        revoked=_warned(found, "E_REVOKED"), clones=_warned(found, CloneDetected.code),
+        vault_trouble=_warned(found, "E_FORK"),
+        other_warnings=tuple(Warned(one["code"], one["what"], one["next"]) for one in (status or {}).get("warnings", ())
+                             if one["code"] not in CHECKED),
         certificates=_warned(found, "E_CERTIFICATE_ENDS", "E_CERTIFICATE_EXPIRED"), untold=_warned(found, "E_NOT_TOLD"))
+
+
+def _membership(disk: RealDisk, *, patient: bool) -> Membership:
+    """The home's membership. A running agent may be writing its chain anew at this moment: then a second look counts.
+
+    Errors: those of `Membership.load`.
+    """
+    try:
+        return Membership.load(disk, SystemRandomness(), SystemClock())
+    except NodeError:
+        if not patient:
+            raise
+        time.sleep(SECOND_LOOK_S)
+        return Membership.load(disk, SystemRandomness(), SystemClock())
 
 
 def _sibling(device: Mapping[str, Any]) -> Sibling:

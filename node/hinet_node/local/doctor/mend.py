@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from hinet_node import home
+from hinet_node.errors import ConflictError
 from hinet_node.local.client import agent_answers
 from hinet_node.local.doctor.facts import Facts
 from hinet_node.local.doctor.gather import is_secret
@@ -17,8 +19,7 @@ from hinet_node.real.disk import RealDisk
 
 
 def mend(facts: Facts) -> list[str]:
-    """Put right what can be; what was done, one line each. Errors: `ConflictError` when another process uses the
-    home."""
+    """Put right what can be; what was done, one line each."""
     done = []
     place = Path(facts.home)
     if not facts.home_problem and place.is_dir() and facts.home_mode & 0o077:
@@ -29,14 +30,20 @@ def mend(facts: Facts) -> list[str]:
     if facts.socket_problem and folder.stat().st_uid == os.getuid():
         done.append(_narrow(folder, 0o700))
     if (facts.socket_stale or facts.leftovers) and not facts.agent_running:
-        with home.locked(facts.home):
-            if facts.socket_stale and not agent_answers(facts.home):
-                Path(facts.socket_place).unlink(missing_ok=True)
-                done.append(f"removed {facts.socket_place}, which a dead agent had left")
-            if facts.leftovers:
-                count = RealDisk(facts.home).remove_leftovers()
-                done.append(f"removed {count} files of writes that were cut short")
+        with suppress(ConflictError), home.locked(facts.home):  # whoever uses the home now may still need these
+            done += _remove_remains(facts)
     return [line for line in done if line]
+
+
+def _remove_remains(facts: Facts) -> list[str]:
+    """What nobody uses any more. The home's lock is held."""
+    done = []
+    if facts.socket_stale and not agent_answers(facts.home):
+        Path(facts.socket_place).unlink(missing_ok=True)
+        done.append(f"removed {facts.socket_place}, which a dead agent had left")
+    if facts.leftovers:
+        done.append(f"removed {RealDisk(facts.home).remove_leftovers()} files of writes that were cut short")
+    return done
 
 
 def _narrow(path: Path, mode: int) -> str:

@@ -32,10 +32,19 @@ def multicast_problem(interfaces: Iterable[Interface]) -> str:
     problems = []
     for interface in interfaces:
         tries = [*interface.ip4[:1], *[host for host in interface.ip6 if ipaddress.ip_address(host).is_link_local][:1]]
-        results = [heard_problem(host, interface.index) for host in tries or interface.ip6[:1]]
+        results = [_twice(host, interface.index) for host in tries or interface.ip6[:1]]
         if results and all(results):
             problems.append(f"{interface.name}: {results[0]}")
     return "; ".join(problems)
+
+
+def _twice(host: str, index: int) -> str:
+    """A second try after a moment: an IPv6 address of an interface that has just come up can't be used yet."""
+    problem = heard_problem(host, index)
+    if not problem:
+        return ""
+    time.sleep(HEAR_S)
+    return heard_problem(host, index)
 
 
 def heard_problem(host: str, index: int) -> str:

@@ -16,6 +16,8 @@ _TICKET = re.compile(r"\bhinet1[a-z0-9]{10,}", re.IGNORECASE)
 _CODE = re.compile(r"\b\d{1,4}(?:-[a-z]{3,8}){2,}\b")
 _PATH = re.compile(r"(?<![\w.<>/])~?(?:/[^\s:,;'\"()]+)+/?")
 _MULTIADDR = re.compile(r"(?:/ip6zone/[^/\s]+)?/(?:ip4|ip6|dns|dns4|dns6)/[^/\s]+(?:/tcp/\d+)?[^\s,;)]*")
+_REDACTED = re.compile(r"/(?:ip4|ip6|dns[46]?)/(?:<|[\d.]+/|[\da-f]*$)")
+"""A multiaddr after its turn: hidden, or inside a private network."""
 _ADDRESS = re.compile(
     r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|\[?[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}\]?)(?![\w.])")
 _LONG = re.compile(r"(?<![\w-])(?:[\w+/=-]{32,}|(?=[\w+/=-]*\d)[\w+/=-]{20,})|\b[0-9a-fA-F]{16,}\b")
@@ -45,7 +47,7 @@ class Redactor:
         known = set(self._names.values())
         text = _QUOTED.sub(lambda found: found[0] if found[0].strip("'\"`") in known else "<quoted>", text)
         text = _MULTIADDR.sub(_multiaddr, text)
-        text = _PATH.sub(lambda found: found[0] if found[0].startswith(("/ip4/", "/ip6")) else "<path>", text)
+        text = _PATH.sub(lambda found: found[0] if _REDACTED.match(found[0]) else "<path>", text)
         text = _LONG.sub("<long>", text)
         return _ADDRESS.sub(_address, text)
 

@@ -205,7 +205,7 @@ class MuxedConnection:
 
     async def open_stream(self, protocol: str) -> MuxedStream:
         """Errors: `NetworkError` when the connection is gone or the peer does not speak the protocol."""
-        if self._nursery is None:
+        if self._nursery is None or self._nursery.cancel_scope.cancel_called:  # a nursery that ends takes no more tasks
             raise NetworkError("The connection is gone.")
         send, receive = trio.open_memory_channel[MuxedStream | NetworkError](1)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,10 @@ logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)  # it logs ordinary d
 NOISE = "/noise"
 HANDSHAKE_S = 10.0
 CONNECTIONS_MAX = 128
+CONNECTIONS_OF_ONE_MAX = 64
 HANDSHAKES_MAX = 32
+HANDSHAKES_OF_ONE_MAX = 16
+"""Inbound ones from one machine, so that a crowd from one keeps nobody else out."""
 _ED25519_ID_PREFIX = bytes.fromhex("002408011220")
 
 
@@ -97,7 +101,7 @@ class _Host:
         self._nursery = nursery
         self._sockets = sockets
         self._connections: dict[MuxedConnection, None] = {}  # in order, so that a simulation repeats
-        self._handshakes = 0
+        self._handshakes: Counter[str] = Counter()  # by the machine that they come from
 
     async def connect(self, wire: Wire, address: str, expected_public: bytes | None) -> MuxedConnection:
         """Secure a raw connection and start it. Errors: `NetworkError`; the wire is closed then."""
@@ -124,18 +128,22 @@ class _Host:
 
     async def accept(self, stream: trio.abc.Stream) -> None:
         """Hold one inbound connection (trio closes the stream when this returns); strangers' faults end here."""
-        if len(self._connections) >= CONNECTIONS_MAX or self._handshakes >= HANDSHAKES_MAX:
+        address = self._sockets.peer_of(stream)
+        machine = _machine(address)
+        connected = [_machine(connection.remote_address) for connection in self._connections]
+        if (len(connected) >= CONNECTIONS_MAX or connected.count(machine) >= CONNECTIONS_OF_ONE_MAX
+                or self._handshakes.total() >= HANDSHAKES_MAX or self._handshakes[machine] >= HANDSHAKES_OF_ONE_MAX):
             await trio.aclose_forcefully(stream)
             return
-        self._handshakes += 1
+        self._handshakes[machine] += 1
         connection = None
         try:
             with trio.move_on_after(HANDSHAKE_S):
-                connection = await self.connect(Wire(stream, is_initiator=False), self._sockets.peer_of(stream), None)
+                connection = await self.connect(Wire(stream, is_initiator=False), address, None)
         except (NetworkError, ExceptionGroup) as error:  # groups: libp2p's own tasks, ended by the time-out
             logging.getLogger(__name__).debug("refused: %s", error)
         finally:
-            self._handshakes -= 1
+            self._handshakes -= Counter({machine: 1})  # leaves out what is at zero
         if connection is not None:
             await connection.wait_closed()
 
@@ -182,6 +190,11 @@ class _Host:
             logging.getLogger(__name__).debug("stream from %s: %s", connection.remote_address, errors)
         finally:
             await stream.close()
+
+
+def _machine(address: str) -> str:
+    """An address without its port."""
+    return address.rpartition("/tcp/")[0]
 
 
 def peer_of(public: bytes) -> ID:

@@ -33,6 +33,7 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("home", {"home_mode": 0o755}, "warn", "0755"),
     ("keys", {"open_files": (("device.key", 0o644),)}, "fail", "device.key (0644)"),
     ("identity", {"identity_problem": "the chain was cut short"}, "fail", "cut short"),
+    ("identity", {"revoked": WARNED}, "fail", "two machines"),
     ("config", {"config_problem": "unknown key 'prot'"}, "fail", "'prot'"),
     ("agent", {"agent_running": False}, "warn", "not running"),
     ("agent", {"agent_problem": "it gives no status"}, "fail", "no status"),
@@ -72,6 +73,7 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("service", {"service_running": False}, "warn", "stopped"),
     ("service", {"service_lingers": False}, "warn", "logs out"),
     ("leftovers", {"leftovers": 2}, "warn", "2 files"),
+    ("warnings", {"other_warnings": WARNED * 3}, "warn", "two machines are live (and 2 more"),
     ("errors", {"errors_logged": 2}, "warn", "2 unexpected errors"),
 ]
 

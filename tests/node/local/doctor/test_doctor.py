@@ -21,9 +21,11 @@ from hinet_node.belonging.membership import Membership, draw_root
 from hinet_node.cli import root
 from hinet_node.local.client import Client
 from hinet_node.local.doctor import probe
+from hinet_node.local.doctor.mend import _narrow
 from hinet_node.real.disk import RealDisk
 from hinet_node.real.disk_names import TEMPORARY_PREFIX
 from hinet_node.real.system import SystemClock, SystemRandomness
+from hinet_node.sessions.address_book import AddressBook
 from hinet_protocol.chain import make_device_add
 
 Doctor = Callable[..., dict[str, Any]]
@@ -96,6 +98,7 @@ def test_a_link_in_the_home_is_not_followed_by_fix(doctor: Doctor, home: Path, t
     (home / "invitations").mkdir()
     (home / "invitations" / "link").symlink_to(tmp_path / "outside")
     doctor("--fix")
+    assert _narrow(home / "invitations" / "link", 0o600) == "", "also one that was put there after the look"
     assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o666
 
 
@@ -114,6 +117,14 @@ def test_what_the_dead_left_is_found_and_mended(doctor: Doctor, home: Path) -> N
     assert (state(mended, "socket"), state(mended, "leftovers")) == ("ok", "ok")
     assert not path.exists()
     assert not leftover.exists()
+
+
+def test_nothing_is_taken_away_while_another_process_uses_the_home(doctor: Doctor, home: Path) -> None:
+    leftover = home / f"{TEMPORARY_PREFIX}1-0"
+    leftover.write_bytes(b"half")
+    with homes.locked(home):
+        assert doctor("--fix")["fixed"] == []
+    assert leftover.exists()
 
 
 def test_a_socket_folder_that_is_open_to_others_is_closed(doctor: Doctor, home: Path) -> None:
@@ -177,6 +188,29 @@ def test_a_busy_port_is_told_from_a_free_one() -> None:
     assert "no address 192.0.2.250" in probe.bind_problem(port, ["192.0.2.250"])
 
 
+def test_a_sibling_that_can_not_be_reached_and_a_busy_port_are_found(
+        home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    disk = RealDisk(home)
+    membership = Membership.load(disk, SystemRandomness(), SystemClock())
+    membership.take_in([make_device_add(
+        membership.chain(), membership.keys, name="away-pi", public=bytes(31) + b"1", box_public=bytes(31) + b"2",
+        role="keeper", tier="pocket", time_s=1)])
+    with socket.socket() as busy, socket.socket() as closed:
+        for one in (busy, closed):
+            one.bind(("127.0.0.1", 0))
+        busy.listen()
+        (home / "config.toml").write_text(f'listen = ["127.0.0.1"]\ninterface = "lo"\nport = {busy.getsockname()[1]}\n')
+        AddressBook(disk).keep(bytes(31) + b"1", f"/ip4/127.0.0.1/tcp/{closed.getsockname()[1]}", ())
+        capsys.readouterr()
+        assert root.main(["--home", str(home), "--json", "doctor"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    said = {check["name"]: check["said"] for check in found["checks"]}
+    assert (state(found, "port"), state(found, "siblings"), state(found, "multicast")) == ("fail", "warn", "ok")
+    assert "another program uses it" in said["port"]
+    assert "away-pi: 127.0.0.1" in said["siblings"]
+    assert "no agent listens there" in said["siblings"]
+
+
 # ---- the bundle ------------------------------------------------------------------------------------------------------
 
 
@@ -199,6 +233,15 @@ def agent(home: Path) -> Iterator[Callable[..., str]]:
         holder = homes.lock_holder(home)
         if holder:
             os.kill(holder, signal.SIGKILL)
+
+
+def test_beside_a_running_agent_nothing_fails(agent: Callable[..., str], home: Path) -> None:
+    found = json.loads(agent("doctor", "--json"))
+    for name in ("agent", "socket", "port", "multicast", "interfaces", "duplicate", "warnings", "siblings"):
+        assert state(found, name) == "ok", found
+    stale = agent("doctor", "--json", "--fix", "--no-network")
+    assert json.loads(stale)["fixed"] == []
+    assert homes.socket_path(home).exists(), "the agent's socket is nobody's to take away"
 
 
 def forms(secret: bytes) -> set[bytes]:

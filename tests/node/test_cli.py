@@ -515,6 +515,8 @@ def test_a_certificate_that_ends_soon_is_a_warning_from_thirty_days_before() -> 
     assert "ends in 29 days" in _certificate_warning(device, 29.5 * 86_400)[0]["what"]
     assert "ends today" in _certificate_warning({**device, "state": "this"}, 60)[0]["what"]
     assert _certificate_warning(device, -1)[0]["code"] == "E_CERTIFICATE_EXPIRED"
+    assert "where an admin device is in reach" in _certificate_warning(device, -1)[0]["next"]
+    assert _certificate_warning(device, -1, alone=True)[0]["next"] == "run its agent, which renews it: hinet-node up"
 
 
 def test_watching_shows_the_status_again_until_it_is_interrupted(initialised: Run, tmp_path: Path) -> None:

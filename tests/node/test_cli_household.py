@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,3 +248,41 @@ def test_an_agent_stops_in_order_and_leaves_no_socket(house: House) -> None:
     assert "has stopped" in (house.folder / "store.log").read_text()
     log = (house.home("store") / "log" / "agent.log").read_text()
     assert "is ready" in log
+
+
+def test_the_words_work_beside_running_agents_and_bring_the_household_back_from_one(house: House) -> None:
+    """The root is replaced through the running agent, which hears no word of it; then a new machine asks a member."""
+    words = house.folder / "words.spare"
+    rotated = house.json("first", "identity", "rotate", "--words-file", str(words), "--new-spare-file",
+                         str(house.folder / "spare-2"))
+    assert (rotated["by_agent"], rotated["epoch_made"]) == (True, True)
+    house.until(lambda: house.json("second", "identity", "show")["root_fingerprint"] == rotated["root_fingerprint"])
+    secret = words.read_text().split()
+    for name in ("first", "second"):
+        assert " ".join(secret[:2]) not in (house.folder / f"{name}.log").read_text()
+    one_clear_error(house.line("first", "init", "--recover", "--words-file", str(words)), 6, "kill")
+    house.stop("first")
+    back = house.json("back", "init", "--recover", "--words-file", str(words), "--name", "back", "--tier", "cloud",
+                      "--address", house.addresses["second"][0])
+    assert (back["device"]["role"], back["epochs_closed"]) == ("admin", 0)
+    gone = house.json("back", "revoke", "first", "--yes", "--words-file", str(words), "--reason", "burnt")
+    assert gone["done"]
+    house.run("back")
+    house.until(lambda: states(house, "second").get("back") == "connected")
+    house.until(lambda: names(house, "back") == ["notes/dog.md"])
+    assert states(house, "second")["first"] == "revoked"
+
+
+def test_a_copied_home_gets_a_key_of_its_own_by_a_code_and_keeps_its_vault(house: House) -> None:
+    shutil.copytree(house.home("second"), house.home("twin"), ignore=shutil.ignore_patterns("run", "log", "lock"))
+    key = (house.home("twin") / "device.key").read_bytes()
+    one_clear_error(house.line("twin", "init", "--rekey"), 4, "second is a member", "--rekey CODE")
+    _, shown = house.invite("back", "--yes")
+    found = house.json("twin", "init", "--rekey", shown["code"], "--address", house.addresses["back"][0])
+    assert (found["device"]["name"], found["device"]["role"]) == ("second-2", "member")
+    assert (house.home("twin") / "device.key").read_bytes() != key
+    assert not (house.home("twin") / "device.key.next").exists()
+    house.run("twin")
+    house.until(lambda: states(house, "back").get("second-2") == "connected")
+    assert states(house, "back")["second"] == "connected"
+    assert house.line("twin", "vault", "get", "notes/dog.md", "--out", "-")[1] == "Bello is a beagle."

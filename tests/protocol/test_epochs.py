@@ -215,6 +215,41 @@ def test_a_wrongly_made_epoch_is_left_out_of_the_keyring(household: Any) -> None
     assert before < set(open_keyring(household.chain, late))
 
 
+def test_what_was_written_under_a_void_epoch_stays_readable_for_those_who_come_later(household: Any) -> None:
+    """A removed admin made it on an old branch, and members used it before they knew."""
+    bert = household.add("bert", role="admin")
+    member = household.add("member")
+    before: Chain = household.chain
+    void = make_epoch(before, bert, key=b"v" * 32, ephemeral_seed=b"v" * 32, time_s=1,
+                      keyring=open_keyring(before, bert))  # fmt: skip
+    household.take(make_device_revoke(before, household.admin, bert.public, time_s=1))
+    household.take(void)
+    epoch = household.chain.epoch(parse_entry(void).hash)
+    assert epoch is not None
+    assert not epoch.standing
+    assert open_keyring(household.chain, member)[epoch.epoch_id].key == b"v" * 32
+    household.epoch("after")
+    late = household.add("late")
+    assert open_keyring(household.chain, late)[epoch.epoch_id].key == b"v" * 32
+    household.epoch("once more")
+    assert household.chain.current_epoch.previous.keys() == {household.chain.epochs()[-2].epoch_id}
+
+
+def test_an_epoch_that_lies_about_what_it_passes_on_hides_nothing(household: Any) -> None:
+    first = household.chain.current_epoch.epoch_id
+    chain: Chain = household.chain
+    body = {
+        "ephemeral": ephemeral_public(SEED),
+        "check": key_check(KEY),
+        "wraps": sorted((one.public, wrap_key(KEY, one.box_public, SEED)) for one in (household.admin, household.root)),
+        "previous": [(first, bytes(48))],
+    }
+    household.take(sign_entry(household.admin, chain.identity_id, chain.heads, "epoch.new", body, 1))
+    household.epoch("after")
+    late = household.add("late")
+    assert first in open_keyring(household.chain, late)
+
+
 def test_the_words_alone_recover_every_epoch_for_a_new_admin(
     household: Any, keys_of: Callable[[str], DeviceKeys]
 ) -> None:

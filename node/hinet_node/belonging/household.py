@@ -43,12 +43,13 @@ def household_warnings(membership: Membership, household: Mapping[str, Any], now
     devices = household["devices"]
     if not membership.device.live:
         found.append(revoked_warning("this device was put out of the household"))
+    admins = [device for device in devices if device["role"] == "admin" and device["state"] not in ("revoked", "void")]
     for device in devices:
         if device["state"] == "void":
             found.append(warning("E_VOID", f"the certificate of {device['name']} does not count any more: whoever "
                                  "signed it had been revoked", "let it join again: hinet-node invite"))
         elif device["state"] != "revoked" and device["expires_unix_s"]:
-            found += _certificate_warning(device, device["expires_unix_s"] - now_s)
+            found += _certificate_warning(device, device["expires_unix_s"] - now_s, alone=admins == [device])
     unaware: dict[str, list[str]] = {}
     for device in devices:
         for name in device["unaware_of"]:
@@ -66,9 +67,11 @@ def revoked_warning(what: str) -> dict[str, str]:
     return warning("E_REVOKED", what, "join again as a new device: hinet-node --home PATH join CODE")
 
 
-def _certificate_warning(device: Mapping[str, Any], left_s: float) -> list[dict[str, str]]:
+def _certificate_warning(device: Mapping[str, Any], left_s: float, *, alone: bool = False) -> list[dict[str, str]]:
+    """`alone`: it is the only admin, which renews itself."""
     whose = "this device's certificate" if device["state"] == "this" else f"the certificate of {device['name']}"
-    remedy = "keep its agent running in reach of an admin device, which renews it"
+    remedy = ("run its agent, which renews it: hinet-node up" if alone else
+              "run its agent where an admin device is in reach, which renews it: hinet-node up")
     if left_s <= 0:
         return [warning("E_CERTIFICATE_EXPIRED", f"{whose} has run out: it has the rights of a keeper now", remedy)]
     if left_s <= CERTIFICATE_WARN_S:

@@ -13,7 +13,7 @@ app = root.group("Show the identity; seal, rotate or export what it needs.")
 
 NEW_SPARE_PAPER = (
     "These are the new spare words, for a second paper that you keep somewhere else.",
-    "They replace the words that are in force from now on, if those are ever stolen.",
+    "They can replace the words that are in force from now on, so keep them as safe as those.",
 )
 NewFile = Annotated[str, typer.Argument(metavar="FILE", help="A new file; an existing one is never written over.")]
 

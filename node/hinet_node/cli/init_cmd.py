@@ -29,6 +29,7 @@ FIRST_PAPER = (
 SPARE_PAPER = (
     "These are the spare words, for a second paper that you keep somewhere else.",
     "If the first paper is stolen, they replace it: hinet-node identity rotate. They open nothing until then.",
+    "Keep them as safe as the first: whoever has them can put them in its place.",
 )
 
 

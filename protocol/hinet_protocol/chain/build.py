@@ -23,7 +23,15 @@ from hinet_protocol.chain.bodies import (
 from hinet_protocol.chain.entries import sign_entry
 from hinet_protocol.chain.epoch_entries import Epoch
 from hinet_protocol.chain.state import Chain
-from hinet_protocol.epochs import EpochKey, Keyring, ephemeral_public, key_check, seal_previous, wrap_key
+from hinet_protocol.epochs import (
+    EpochKey,
+    Keyring,
+    ephemeral_public,
+    key_check,
+    open_previous,
+    seal_previous,
+    wrap_key,
+)
 from hinet_protocol.errors import EntryMalformed, EpochError, LimitError
 from hinet_protocol.identity import RootKey, Signer, root_commitment
 
@@ -272,25 +280,37 @@ def _laden_heads(chain: Chain) -> list[bytes]:
     return kept
 
 
-def _to_seal(chain: Chain, keyring: Keyring | None) -> tuple[Epoch, ...]:
-    """The tips. A broken one must not stand in the way for ever, nor hide those before it, whose keys it was to pass
-    on: in its place come the held epochs that no later held one passes on."""
-    if keyring is None or not any(epoch.epoch_id in keyring.broken for epoch in chain.epoch_tips):
-        return chain.epoch_tips
-    lacking = [tip for tip in chain.epoch_tips if tip.epoch_id not in keyring and tip.epoch_id not in keyring.broken]
-    chosen: list[Epoch] = []
-    passed_on: set[bytes] = set()
-    for epoch in reversed(chain.epochs()):
-        if epoch.standing and epoch.epoch_id in keyring:
-            if epoch.epoch_id not in passed_on:
-                chosen.append(epoch)
-            passed_on.update(epoch.previous)
-    return (*lacking, *chosen[: limits.epoch_previous_max])
-
-
 def _signer(chain: Chain, name: bytes) -> bytes | None:
     entry = chain.entry(name)
     return None if entry is None else entry.signer
+
+
+def _to_seal(chain: Chain, keyring: Keyring | None) -> tuple[Epoch, ...]:
+    """The tips, and all other epochs whose keys are held here and that no later one passes on: those before a tip that
+    does not open, and void ones, under which somebody may have written before it was known."""
+    tips = chain.epoch_tips
+    if keyring is None:
+        return tips
+    lacking = [tip for tip in tips if tip.epoch_id not in keyring and tip.epoch_id not in keyring.broken]
+    chosen: list[Epoch] = []
+    passed_on: set[bytes] = set()
+    for epoch in reversed(chain.epochs()):
+        held = keyring.get(epoch.epoch_id)
+        if held is not None:
+            if epoch.epoch_id not in passed_on:
+                chosen.append(epoch)
+            passed_on.update(name for name, sealed in epoch.previous.items() if _passes_on(keyring, name, sealed, held))
+    chosen.sort(key=lambda epoch: epoch not in tips)
+    return (*lacking, *chosen[: limits.epoch_previous_max])
+
+
+def _passes_on(keyring: Keyring, epoch_id: bytes, sealed: bytes, under: EpochKey) -> bool:
+    """What an entry says to pass on is what it passes on: whoever made it may have lied."""
+    held = keyring.get(epoch_id)
+    try:
+        return held is not None and open_previous(sealed, epoch_id, under.key) == held.key
+    except EpochError:
+        return False
 
 
 def _parents(chain: Chain, *needed: bytes | None) -> tuple[bytes, ...]:

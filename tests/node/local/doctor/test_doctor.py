@@ -258,8 +258,8 @@ def secrets_of(home: Path, words: Path) -> set[bytes]:
     for raw in (path.read_bytes() for path in kept):  # the secrets in them, wherever they begin
         raws += [raw[at:at + 16] for at in range(len(raw) - 15)]
     found = set().union(*(forms(raw) for raw in raws))
-    spoken = words.read_text().split()
-    return found | {" ".join(spoken[at:at + 2]).encode() for at in range(len(spoken) - 1)}
+    papers = [path.read_text().split() for path in (words, words.with_name(f"{words.name}.spare"))]
+    return found | {" ".join(spoken[at:at + 2]).encode() for spoken in papers for at in range(len(spoken) - 1)}
 
 
 def contents(bundle: Path) -> dict[str, bytes]:

@@ -472,7 +472,8 @@ def shown_device(name: str, **changes: Any) -> dict[str, Any]:
 def test_the_table_of_devices_fits_eighty_columns_whatever_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     from hinet_node.cli.device_table import device_table
 
-    devices = [*map(shown_device, ("x" * 63, "猫" * 21, "pi")), shown_device("gone", state="revoked")]
+    devices = [*map(shown_device, ("x" * 63, "猫" * 21, "pi")), shown_device("gone", state="revoked"),
+               shown_device("far", state="connected", via="relayed", relay="y" * 63)]
     plain = device_table(devices)
     assert "x" * 63 in plain[1], "a pipe gets the whole name"
     monkeypatch.setattr(output, "at_terminal", lambda stream=None: True)

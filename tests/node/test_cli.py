@@ -537,3 +537,23 @@ def test_status_alone_loads_neither_parser_nor_event_loop(initialised: Run, tmp_
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, check=True)
     assert done.stderr == ""
     assert "not running" in done.stdout
+
+
+def test_a_revocation_by_the_words_names_those_who_do_not_know_yet_and_not_itself(initialised: Run, tmp_path: Path,
+                                                                                  ) -> None:
+    from hinet_node.belonging.membership import Membership
+    from hinet_node.real.disk import RealDisk
+    from hinet_node.real.system import SystemClock, SystemRandomness
+    from hinet_protocol.chain import make_device_add
+
+    membership = Membership.load(RealDisk(tmp_path / "home"), SystemRandomness(), SystemClock())
+    for number, name in enumerate(("pi", "tv")):
+        membership.take_in([make_device_add(
+            membership.chain(), membership.keys, name=name, public=bytes([number + 1]) * 32,
+            box_public=bytes([number + 9]) * 32, role="keeper", tier="pocket", time_s=1)])
+    code, out, err = initialised("revoke", "pi", "--words-file", str(tmp_path / "words"), "--yes", "--json")
+    assert code == 0, err + out
+    done = json.loads(out)
+    assert (done["done"], done["told"], done["not_told"]) == (True, [], ["tv"])
+    warnings = json.loads(initialised("status", "--json")[1])["warnings"]
+    assert [(one["code"], "tv" in one["what"]) for one in warnings] == [("E_NOT_TOLD", True)]

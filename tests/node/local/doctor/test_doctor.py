@@ -183,6 +183,8 @@ def test_a_busy_port_is_told_from_a_free_one() -> None:
         port = busy.getsockname()[1]
         assert "another program uses it" in probe.bind_problem(port, ["127.0.0.1"])
         assert probe.reach([f"/ip4/127.0.0.1/tcp/{port}"]) == ""
+        relayed = f"/ip4/127.0.0.1/tcp/{port}/p2p/12D3KooWx/p2p-circuit"
+        assert probe.reach([relayed]) == "no address is known", "that the relay is there says nothing of the device"
     assert probe.bind_problem(port, ["127.0.0.1"]) == ""
     assert "no agent listens there" in probe.reach([f"/ip4/127.0.0.1/tcp/{port}"])
     assert "no address 192.0.2.250" in probe.bind_problem(port, ["192.0.2.250"])

@@ -39,6 +39,8 @@ Log = Callable[[str], None]
 """Takes one readable line without a time."""
 
 GOODBYE_S = 2.0
+REMEMBER_S = 3_600.0
+"""How often what the open sessions tell is written down: so much a crash may cost of when a sibling was last seen."""
 
 class Agent:
     """One running device. `api` can be called once `run` has started."""
@@ -134,6 +136,7 @@ class Agent:
         for address in self.addresses:
             self.log(f"listening on {address}")
         await nursery.start(self.inviter.run)
+        nursery.start_soon(self._remember_now_and_then)
         nursery.start_soon(self.tending.run)
         await nursery.start(self.learning.run)
         if self._socket is not None:
@@ -177,6 +180,12 @@ class Agent:
             if event.session is not None:
                 self.last_seen[event.public] = seen.sighting(event.session, self.ports.clock.now_unix_s())
             seen.write(self.ports.disk, self.last_seen)
+
+    async def _remember_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(REMEMBER_S)
+            if self.peers.sessions:
+                self.remember_siblings()
 
     def remember_siblings(self) -> None:
         """Keep what the open sessions tell now, so that the next run of this agent knows it too."""

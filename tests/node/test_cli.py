@@ -472,7 +472,8 @@ def shown_device(name: str, **changes: Any) -> dict[str, Any]:
 def test_the_table_of_devices_fits_eighty_columns_whatever_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     from hinet_node.cli.device_table import device_table
 
-    devices = [*map(shown_device, ("x" * 63, "猫" * 21, "pi")), shown_device("gone", state="revoked")]
+    devices = [*map(shown_device, ("x" * 63, "猫" * 21, "pi")), shown_device("gone", state="revoked"),
+               shown_device("far", state="connected", via="relayed", relay="y" * 63)]
     plain = device_table(devices)
     assert "x" * 63 in plain[1], "a pipe gets the whole name"
     monkeypatch.setattr(output, "at_terminal", lambda stream=None: True)
@@ -538,3 +539,23 @@ def test_status_alone_loads_neither_parser_nor_event_loop(initialised: Run, tmp_
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, check=True)
     assert done.stderr == ""
     assert "not running" in done.stdout
+
+
+def test_a_revocation_by_the_words_names_those_who_do_not_know_yet_and_not_itself(initialised: Run, tmp_path: Path,
+                                                                                  ) -> None:
+    from hinet_node.belonging.membership import Membership
+    from hinet_node.real.disk import RealDisk
+    from hinet_node.real.system import SystemClock, SystemRandomness
+    from hinet_protocol.chain import make_device_add
+
+    membership = Membership.load(RealDisk(tmp_path / "home"), SystemRandomness(), SystemClock())
+    for number, name in enumerate(("pi", "tv")):
+        membership.take_in([make_device_add(
+            membership.chain(), membership.keys, name=name, public=bytes([number + 1]) * 32,
+            box_public=bytes([number + 9]) * 32, role="keeper", tier="pocket", time_s=1)])
+    code, out, err = initialised("revoke", "pi", "--words-file", str(tmp_path / "words"), "--yes", "--json")
+    assert code == 0, err + out
+    done = json.loads(out)
+    assert (done["done"], done["told"], done["not_told"]) == (True, [], ["tv"])
+    warnings = json.loads(initialised("status", "--json")[1])["warnings"]
+    assert [(one["code"], "tv" in one["what"]) for one in warnings] == [("E_NOT_TOLD", True)]

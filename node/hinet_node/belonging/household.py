@@ -114,7 +114,7 @@ def revocation_consequences(membership: Membership, device: Device) -> dict[str,
         raise NotAuthorised(f"{itself}{device.name} is the last admin: without it nobody could let a device in or put "
                             "one out", code="E_LAST_ADMIN",
                             next_step="make another admin first: hinet-node invite --role admin   or use the 24 words: "
-                                      f"hinet-node revoke {device.name} --words-file FILE")
+                                      f"hinet-node revoke {device.name} --words   (or --words-file FILE)")
     if itself:
         raise NotAuthorised("a device can't revoke itself", code="E_SELF_REVOKE",
                             next_step=f"do it on another admin device: hinet-node revoke {device.name}")

@@ -12,7 +12,7 @@ from hinet_node.cli import output
 STATE_STYLES = {"connected": ("green",), "this": ("bold",), "revoked": ("red",), "void": ("red",), "away": ("dim",)}
 HEADING = ("DEVICE", "ROLE", "TIER", "FINGERPRINT", "STATE", "VAULT BEHIND BY")
 NAME_WIDTH_MIN = 8
-RELAY_WIDTH = 12
+RELAY_WIDTH = 10
 
 
 def device_table(devices: list[dict[str, Any]], *, revoked: bool = False) -> list[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STYLES = {"ok": ("green",), "warn": ("yellow",), "fail": ("red", "bold"), "skip": ("dim",)}
 FILES_ASKED_MAX = 20_000
+INDENT = 24
 
 
 def doctor(fix: Annotated[bool, typer.Option("--fix", help="Put right what is safe: modes, what a dead agent left "
@@ -58,14 +59,21 @@ def judged(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _screen(data: dict[str, Any]) -> Iterable[str]:
+    import shutil
+    import sys
+    import textwrap
+
+    columns = shutil.get_terminal_size().columns if output.at_terminal(sys.stdout) else 10_000
     for line in data["fixed"]:
         yield output.clean(f"fixed: {line}")
     for row in data["checks"]:
         state = output.style(f"{row['state']:<4}", *STYLES[row["state"]])
-        yield f"{row['number']:>2}  {state}  {row['name']:<12}  {output.clean_line(row['said'])}"
+        said = textwrap.wrap(output.clean_line(row["said"]), max(40, columns - INDENT)) or [""]
+        yield f"{row['number']:>2}  {state}  {row['name']:<12}  {said[0]}"
+        yield from (" " * INDENT + line for line in said[1:])
         if row["fix"] and row["state"] in ("warn", "fail"):
             hint = "   (or: doctor --fix)" if row["fixable"] else ""
-            yield f"          {'':<12}  fix: {output.clean_line(row['fix'])}{hint}"
+            yield " " * INDENT + f"fix: {output.clean_line(row['fix'])}{hint}"  # whole, to be copied
     counts = data["counts"]
     yield ""
     yield (f"{counts['ok']} well, {counts['warn']} {'warning' if counts['warn'] == 1 else 'warnings'}, "

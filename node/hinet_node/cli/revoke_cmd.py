@@ -50,7 +50,7 @@ def _plan(plan: dict[str, Any]) -> list[str]:
                      f"{output.clean(', '.join(plan['away']))}.")
     met = plan["last_seen_unix_s"]
     when = "it was never met" if met is None else f"it was last met {output.ago_text(time.time() - met)}"
-    lines.append(f"  What it has not sent is lost to the others: {when}.")
+    lines.append(f"  What it has not sent by now is lost to the others: {when}.")
     if not plan.get("admins_left", True):
         lines.append(output.style("  No admin is left then: only the words can let a device in, by  "
                                   + context.typed("init --recover"), "yellow"))

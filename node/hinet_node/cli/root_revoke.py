@@ -6,10 +6,13 @@ The words stand above every admin, so any home of the household will do, a keepe
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from hinet_node.cli import context, root_key
 
+CONFIRM_S = 3.0
+CONFIRM_POLL_S = 0.1
 KEEPS = "what it already read; only what is added from now on is closed to it"
 
 
@@ -44,5 +47,20 @@ def carry_out(wanted: dict[str, Any], reason: str, words_file: str, sealed_root:
     device = chain.device(bytes.fromhex(wanted["device"]["public"]))
     assert device is not None, "the plan was made from this chain"
     after = recovery.revoked(chain, root, device, reason, SystemRandomness(), int(SystemClock().now_unix_s()))
-    root_entries.put_in(chain, after)
-    return {**wanted, "done": True, "told": [], "not_told": wanted["remaining"]}
+    by_agent = root_entries.put_in(chain, after)
+    told, not_told = _who_knows(device.name, patience_s=CONFIRM_S if by_agent else 0.0)
+    return {**wanted, "done": True, "told": told, "not_told": not_told}
+
+
+def _who_knows(name: str, *, patience_s: float) -> tuple[list[str], list[str]]:
+    """The other devices that have said that they know of the revocation, and those that have not. Those in reach get a
+    moment to say so."""
+    from hinet_node.cli.devices_cmd import known_devices
+
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        others = [device for device in known_devices() if device["state"] in ("connected", "away")]
+        late = [device for device in others if name in device["unaware_of"]]
+        if time.monotonic() >= deadline_s or all(device["state"] == "away" for device in late):
+            return [device["name"] for device in others if device not in late], [device["name"] for device in late]
+        time.sleep(CONFIRM_POLL_S)

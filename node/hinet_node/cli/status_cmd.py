@@ -16,6 +16,7 @@ from hinet_node.cli.device_table import device_table
 from hinet_node.cli.vault_text import status_lines
 
 EVERY_S = 2.0
+ADDRESSES_SHOWN = 2
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -77,7 +78,9 @@ def screen(data: dict[str, Any]) -> Iterable[str]:
     if agent["running"]:
         since = output.ago_text(time.time() - agent["started_unix_s"])
         near = [output.address_text(one) for one in agent["addresses"] if not one.startswith("/ip6zone/")]
-        yield f"agent     {output.style('running', 'green')}, started {since}, at {', '.join(near) or 'no address'}"
+        more = f" and {len(near) - ADDRESSES_SHOWN} more" if len(near) > ADDRESSES_SHOWN else ""
+        at = f"at {', '.join(near[:ADDRESSES_SHOWN]) or 'no address'}{more}"
+        yield f"agent     {output.style('running', 'green')}, started {since}, {at}"
     else:
         yield f"agent     {output.style('not running', 'yellow')}; start it: {context.typed('up')}"
     if data["vault"] is not None:

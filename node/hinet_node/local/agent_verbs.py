@@ -53,8 +53,9 @@ def agent_verbs(agent: Agent) -> dict[str, Handler]:
         membership = agent.membership
         device = find_device(membership.chain(), text_of(args, "device"))
         consequences = revocation_consequences(membership, device)
-        met = agent.last_seen.get(device.public)
-        consequences["last_seen_unix_s"] = None if met is None else met.time_s
+        met = agent.last_seen.get(device.public, NEVER).time_s or None
+        here = agent.peers.session_with(device.public) is not None
+        consequences["last_seen_unix_s"] = int(agent.ports.clock.now_unix_s()) if here else met
         if args.get("dry_run") is True:
             return {"done": False, **consequences, "away": _away(agent, device.public)}
         membership.revoke(device.public, text_of(args, "reason", ""))

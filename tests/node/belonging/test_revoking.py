@@ -165,6 +165,17 @@ def test_what_a_sibling_said_of_itself_outlives_a_restart(household: MakeHouseho
         assert kept["last_seen_unix_s"] >= met["last_seen_unix_s"] > 0
 
 
+def test_a_crash_after_hours_does_not_make_a_sibling_look_long_gone(household: MakeHousehold) -> None:
+    with household("cloud", "laptop", seed=1) as h:
+        h.until_meshed()
+        h.sleep(6 * 3_600)
+        now_s = device(h, "cloud", "laptop")["last_seen_unix_s"]
+        h.kill("cloud")
+        h.stop("laptop")
+        h.start("cloud")
+        assert now_s - device(h, "cloud", "laptop")["last_seen_unix_s"] <= 3_600
+
+
 def test_how_far_a_copy_is_behind_is_counted_in_packs_and_bytes(household: MakeHousehold) -> None:
     with household("cloud", "laptop", seed=1) as h:
         h.until_meshed()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hinet_node import home
+from hinet_node.cli import root
 from hinet_node.local import background, unit
 from hinet_node.local.client import agent_answers
 from hinet_node.local.unit_text import systemd_text
@@ -99,12 +100,20 @@ def test_what_keeps_the_agent_from_starting_is_said_with_its_own_code(line: Line
 
 
 MANAGER = """#!/bin/sh
-# A user manager of one unit, as far as `up` and `down` need it: it runs what the unit's ExecStart says.
+# A user manager of one unit, as far as these commands need it: it runs what the unit's ExecStart says.
+alive() { test -s "$RECORD.pid" && kill -0 "$(cat "$RECORD.pid")" 2>/dev/null; }
+begin() { setsid $(sed -n 's/^ExecStart=//p' "$UNIT") < /dev/null > /dev/null 2>&1 & echo $! > "$RECORD.pid"; }
+end() {
+  alive && kill "$(cat "$RECORD.pid")"
+  for i in $(seq 100); do alive || break; sleep 0.05; done
+  rm -f "$RECORD.pid"
+}
 echo "$*" >> "$RECORD"
 case "$*" in
-  *is-active*) test -s "$RECORD.pid" && kill -0 "$(cat "$RECORD.pid")" 2>/dev/null ;;
-  *start*) setsid $(sed -n 's/^ExecStart=//p' "$UNIT") < /dev/null > /dev/null 2>&1 & echo $! > "$RECORD.pid" ;;
-  *stop*) kill "$(cat "$RECORD.pid")"; rm -f "$RECORD.pid" ;;
+  *is-active*) alive ;;
+  *restart*) end; begin ;;
+  *start*) alive || begin ;;
+  *stop*|*disable*) end ;;
 esac
 """
 
@@ -131,6 +140,46 @@ def test_where_a_service_is_installed_up_and_down_go_through_its_manager(
     assert not background.stop(folder, service).changed
     calls = [call for call in (tmp_path / "record").read_text().splitlines() if "is-active" not in call]
     assert calls == ["--user start hinet-node.service", "--user stop hinet-node.service"]
+
+
+def test_a_service_is_installed_restarted_and_removed_by_its_commands(
+        line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "home"
+    (tmp_path / "bin").mkdir()
+    for name, text in (("systemctl", MANAGER), ("journalctl", "#!/bin/sh\necho the journal of \"$@\"\n")):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setattr(unit, "has_systemd", lambda: True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = unit.describe(folder, default_home=False).path
+    for name, value in (("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"), ("UNIT", str(path)),
+                        ("RECORD", str(tmp_path / "record")), ("PYTHONPATH", os.pathsep.join(sys.path))):
+        monkeypatch.setenv(name, value)
+
+    def service(*arguments: str, code: int = 0) -> dict[str, Any]:
+        capsys.readouterr()
+        assert root.main(["--home", str(folder), "--json", "service", *arguments]) == code
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    assert service("restart", code=1)["code"] == "E_NO_SERVICE"
+    found(line("up", "--json"))
+    assert service("install", code=6)["code"] == "E_AGENT_RUNNING"
+    assert not path.exists()
+    found(line("down", "--json"))
+    assert service("install")["changed"] is True
+    first = home.lock_holder(folder)
+    assert service("status")["running"] is True
+    assert service("install")["changed"] is False
+    assert home.lock_holder(folder) == first, "installing twice restarts nothing"
+    service("restart")
+    assert home.lock_holder(folder) not in (None, first)
+    shown = line("service", "logs", "-n", "3")
+    assert shown.returncode == 0
+    assert "is ready" in service("logs")["lines"][-1]
+    assert service("uninstall")["removed"] is True
+    assert (path.exists(), service("status")["installed"]) == (False, False)
+    assert service("uninstall")["removed"] is False
 
 
 def test_an_agent_that_runs_beside_an_installed_service_is_stopped_too(line: Line, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def clock(facts: Facts) -> Finding:
         return Finding(FAIL if abs(offset_s) > CLOCK_FAIL_S else WARN,
                        f"the clock of {worst.name} is {_span(abs(offset_s))} {side} ours",
                        f"set {whose} clock: timedatectl set-ntp true")
-    return Finding(OK, f"{abs(offset_s)} s apart at most, of {len(known)} siblings")
+    return Finding(OK, f"at most {abs(offset_s)} s apart from {_counted(len(known), 'sibling')}")
 
 
 def interfaces(facts: Facts) -> Finding:
@@ -149,7 +149,7 @@ def siblings(facts: Facts) -> Finding:
     if not facts.siblings:
         return Finding(OK, "there is no other device") if facts.initialised else _skipped()
     if not away:
-        return Finding(OK, f"connected with all {len(facts.siblings)}")
+        return Finding(OK, f"connected with {_counted(len(facts.siblings), 'sibling')}, none is away")
     blocked = [one for one in away if one.reached and facts.agent_running]
     if blocked:
         return Finding(WARN, f"{_names(blocked)} can be reached, and yet there is no session", "hinet-node logs")
@@ -292,6 +292,10 @@ def _all_off(known: list[Sibling]) -> bool:
 
 def _names(devices: list[Sibling]) -> str:
     return ", ".join(one.name for one in devices[:6])
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _span(seconds: int) -> str:

@@ -214,16 +214,15 @@ def _of_network(folder: str, config: Config, status: dict[str, Any] | None, fact
     shown = tuple(f"{one.name} {', '.join((*one.ip4, *one.ip6)[:3])}" for one in used)
     facts = replace(facts, interface_wanted=config.interface, interfaces_used=shown, network_tried=network,
                     interfaces_left_out=_left_out({one.name for one in used}, config.interface))
-    port = config.port
-    if status is not None and status["agent"]["addresses"]:
-        port = int(status["agent"]["addresses"][0].rpartition("/")[2])
+    own = probe.direct((status or {"agent": {"addresses": ()}})["agent"]["addresses"])
+    port = own[0].port if own else config.port
     facts = replace(facts, port=port)
     if not network:
         return facts
     problem = probe.multicast_problem(used)
     facts = replace(facts, multicast_heard=not problem, multicast_problem=problem)
     if status is not None:
-        lost = probe.reach(status["agent"]["addresses"]) if status["agent"]["addresses"] else ""
+        lost = probe.reach(status["agent"]["addresses"]) if own else ""
         facts = replace(facts, port_problem=f"the agent's own address does not answer: {lost}" if lost else "")
     elif port:
         facts = replace(facts, port_problem=probe.bind_problem(port, config.listen))

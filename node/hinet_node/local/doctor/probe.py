@@ -25,6 +25,7 @@ HEAR_S = 1.0
 REACH_S = 2.0
 ADDRESSES_MAX = 4
 THREADS_MAX = 16
+RELAYED = "/p2p-circuit"
 
 
 def multicast_problem(interfaces: Iterable[Interface]) -> str:
@@ -94,16 +95,22 @@ def bind_problem(port: int, hosts: Sequence[str]) -> str:
 def reach(addresses: Sequence[str]) -> str:
     """Why none of these addresses takes a connection; "" when one does."""
     problems = []
-    for text in addresses[:ADDRESSES_MAX]:
-        try:
-            address = parse_address(text)
-        except UsageError:
-            continue  # of a newer kind, or through a relay: only the agent dials those
+    for address in direct(addresses)[:ADDRESSES_MAX]:
         problem = _connect_problem(address)
         if not problem:
             return ""
         problems.append(f"{address.host}:{address.port} {problem}")
     return ", ".join(problems[:2]) or "no address is known"
+
+
+def direct(addresses: Sequence[str]) -> list[Address]:
+    """Those that a plain connection can be made to: not through a relay, and of no newer kind."""
+    found = []
+    for text in addresses:
+        with suppress(UsageError):
+            if RELAYED not in text:
+                found.append(parse_address(text))
+    return found
 
 
 def reach_all(places: Sequence[Sequence[str]]) -> list[str]:

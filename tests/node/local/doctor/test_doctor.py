@@ -183,6 +183,8 @@ def test_a_busy_port_is_told_from_a_free_one() -> None:
         port = busy.getsockname()[1]
         assert "another program uses it" in probe.bind_problem(port, ["127.0.0.1"])
         assert probe.reach([f"/ip4/127.0.0.1/tcp/{port}"]) == ""
+        relayed = f"/ip4/127.0.0.1/tcp/{port}/p2p/12D3KooWx/p2p-circuit"
+        assert probe.reach([relayed]) == "no address is known", "that the relay is there says nothing of the device"
     assert probe.bind_problem(port, ["127.0.0.1"]) == ""
     assert "no agent listens there" in probe.reach([f"/ip4/127.0.0.1/tcp/{port}"])
     assert "no address 192.0.2.250" in probe.bind_problem(port, ["192.0.2.250"])
@@ -258,8 +260,8 @@ def secrets_of(home: Path, words: Path) -> set[bytes]:
     for raw in (path.read_bytes() for path in kept):  # the secrets in them, wherever they begin
         raws += [raw[at:at + 16] for at in range(len(raw) - 15)]
     found = set().union(*(forms(raw) for raw in raws))
-    spoken = words.read_text().split()
-    return found | {" ".join(spoken[at:at + 2]).encode() for at in range(len(spoken) - 1)}
+    papers = [path.read_text().split() for path in (words, words.with_name(f"{words.name}.spare"))]
+    return found | {" ".join(spoken[at:at + 2]).encode() for spoken in papers for at in range(len(spoken) - 1)}
 
 
 def contents(bundle: Path) -> dict[str, bytes]:

@@ -92,6 +92,8 @@ def with_zones(address: Address, only: Sequence[str] | None = None) -> list[str]
 
 def dialable(listening: Sequence[Address], only: Sequence[str] | None = None) -> list[Address]:
     """The addresses that others can dial when a host listens on these: wildcards become the real interfaces'."""
+    if not any(address.is_wildcard for address in listening):
+        return list(dict.fromkeys(listening))  # asked every few seconds: the machine is not read for nothing
     result: list[Address] = []
     known = interfaces(only)
     real = [interface for interface in known if not interface.is_loopback]

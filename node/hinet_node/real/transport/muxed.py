@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 yamux.MAX_WINDOW_SIZE = 4 * 1024 * 1024  # as shipped 16 MiB, which any stranger could make us hold for each stream
+yamux.RTT_MEASURE_INTERVAL = 300  # as shipped 30 s; it only sizes windows, and each time wakes both devices twice
 
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
 QUEUE_BYTES_MAX = 2 * 1024 * 1024

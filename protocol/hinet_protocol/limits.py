@@ -38,7 +38,7 @@ requests_outstanding_max = 64
 heartbeat_idle_ms = 10_000
 silence_ms_max = 30_000
 clone_probe_ms = 5_000
-twin_sessions_ms = 10_000
+twin_sessions_ms = 5_000
 handshake_ms_max = 20_000
 chain_pull_rounds_max = 1_024
 

@@ -383,10 +383,10 @@ class Peers:
             await trio.sleep(ADDRESS_POLL_S)
             if tuple(self._addresses) == known:
                 continue
-            known = tuple(self._addresses)
+            lost, known = set(known) - set(self._addresses), tuple(self._addresses)
             self._moved.set()
             async with trio.open_nursery() as nursery:
-                for session in self.sessions:
+                for session in self.sessions if lost else ():
                     nursery.start_soon(self._see_if_alive, session)
             for device in self.store.chain().members():
                 self._dialler.look(device.public, heard=True)

@@ -75,7 +75,7 @@ async def _fetch_rest(session: Session, core: VaultCore, name: bytes, size_bytes
     """Ask for what is missing and append it, in order."""
     part, received = incoming_path(name), 0
     waiting: deque[_Piece] = deque()
-    failure: NodeError | ProtocolError | None = None
+    failure: NodeError | ProtocolError | OSError | None = None
 
     async def ask(piece: _Piece) -> None:
         try:
@@ -96,7 +96,7 @@ async def _fetch_rest(session: Session, core: VaultCore, name: bytes, size_bytes
             if failure is None:
                 try:
                     core.disk.append(part, first.data)
-                except NodeError as error:
+                except (NodeError, OSError) as error:
                     failure = error
                     break
                 state.update(first.data)

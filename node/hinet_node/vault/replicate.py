@@ -127,6 +127,8 @@ class Replicator:
                     self._note(follower, error)
                 except ProtocolError as error:
                     self._note(follower, NetworkError(f"{session.device.name}: {error}"))
+                except OSError as error:
+                    self._note(follower, _disk_failed(error))
                 for code, subject in tuple(self._core.trouble):
                     if subject == public and code not in follower.noted:
                         self._core.settle(code, subject)
@@ -279,6 +281,8 @@ class Replicator:
                     self.pulled_packs += 1
                 except (NodeError, ProtocolError) as error:
                     failures.append(error)
+                except OSError as error:
+                    failures.append(_disk_failed(error))
                 finally:
                     self._in_flight.discard(name)
 
@@ -295,6 +299,12 @@ class Replicator:
             raise NetworkError(f"{session.device.name} answered a question about the vault with something else.",
                                next_step="Bring both devices to the same version of hinet-node.")
         return reply
+
+
+def _disk_failed(error: OSError) -> NodeError:
+    """A worn card fails at one file first: that is trouble to tell of, and the next comparison tries again."""
+    return NodeError(f"The home's disk failed while packs came in: {error.strerror or error}.", code="E_DISK",
+                     next_step="See what the system says of it: dmesg   Then: hinet-node vault verify")
 
 
 def _fatal(failures: list[NodeError | ProtocolError]) -> bool:

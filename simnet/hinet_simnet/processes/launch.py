@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from typing import IO, Any
 
@@ -83,6 +83,7 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=follow, args=(control, believed), name="simnet control", daemon=True).start()
     if place.get("relayed"):
         relay_dials(believed)
+    stay_in_this_process()
     sys.argv = ["hinet-node", *arguments[2:]]
     from hinet_node.cli import main as command_line
 
@@ -101,6 +102,16 @@ def end_with_parent() -> None:
     """Also while this process is stopped and reads no pipe (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def stay_in_this_process() -> None:
+    """`run` goes on in a process that has loaded nothing yet; what was set here would be lost with this one."""
+    agent_process = import_module("hinet_node.cli.agent_process")
+
+    def become(wish: Any) -> None:
+        raise SystemExit(agent_process.main(["run", json.dumps(asdict(wish))]))
+
+    agent_process.become = become  # type: ignore[attr-defined]
 
 
 def relay_dials(believed: Believed) -> None:

@@ -311,23 +311,51 @@ def test_a_laptop_that_slept_longer_than_a_session_lasts_meets_its_siblings_when
     staged(play)
 
 
-def test_a_copied_home_is_said_by_both_copies_and_by_their_sibling_and_a_new_key_ends_it() -> None:
-    async def warned(stage: ProcessStage, name: str) -> list[dict[str, str]]:
-        found: list[dict[str, str]] = (await stage.devices[name].command("status"))["warnings"]
-        return [one for one in found if one["code"] == "E_CLONE"]
+async def clone_warnings(stage: ProcessStage, name: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = (await stage.devices[name].command("status"))["warnings"]
+    return [one for one in found if one["code"] == "E_CLONE"]
 
+
+async def copied(stage: ProcessStage) -> None:
+    """A household of two, and a copy of the second's home that runs too: until all three say so."""
+    await stage.found(FIRST)
+    await stage.join(SECOND, by="first")
+    await meet(stage, "first", "second", shown=True)
+    await stage.clone("second", "twin")
+    for name in ("first", "second", "twin"):
+        async def is_warned(name: str = name) -> bool:
+            return any("init --rekey" in one["next"] for one in await clone_warnings(stage, name))
+
+        await until(is_warned)
+
+
+def test_a_copied_home_is_said_by_both_copies_and_by_their_sibling_which_keeps_both_out() -> None:
     async def play(stage: ProcessStage) -> None:
-        await stage.found(FIRST)
-        await stage.join(SECOND, by="first")
-        await meet(stage, "first", "second", shown=True)
-        await stage.clone("second", "twin")
-        for name in ("first", "second", "twin"):
-            async def is_warned(name: str = name) -> bool:
-                return any("init --rekey" in one["next"] for one in await warned(stage, name))
-
-            await until(is_warned)
+        await copied(stage)
         here = {one["name"]: one["state"] for one in (await stage.call("first", "devices"))["devices"]}
-        assert here["second"] != "connected", "both are kept out"
+        assert here["second"] != "connected"
+
+    staged(play)
+
+
+@pytest.mark.slow
+def test_a_new_key_for_one_of_two_copies_ends_the_quarantine_of_both() -> None:
+    async def play(stage: ProcessStage) -> None:
+        await copied(stage)
+        await stage.stop("twin")
+        shown = await stage.call("first", "invite", accept=True, wait=False)
+        mended = await stage.devices["twin"].command("init", "--rekey", shown["code"], "--name", "twin", "--yes")
+        assert mended["device"]["name"] == "twin"
+        await stage.start("twin")
+        await meet(stage, "first", "twin", shown=True)
+        await stage.kill("second")
+        await stage.start("second")
+        await meet(stage, "first", "second")
+
+        async def well() -> bool:
+            return not any([await clone_warnings(stage, name) for name in ("first", "second", "twin")])
+
+        await until(well)
 
     staged(play)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +68,42 @@ def test_a_sibling_takes_up_a_tree_without_storing_it_again(world: Any) -> None:
             assert [status.packs for status in statuses] == [1, 1]
             assert all(state.in_step for status in statuses for state in status.devices)
             assert statuses[0].copies[left.member.public] == 2
+    trio.run(main)
+
+
+def test_a_disk_that_fails_at_one_file_is_told_of_and_ends_neither_agent_nor_replication(
+        world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        left, right = await world.node("cloud"), await world.node("laptop")
+        await left.vault.put(b"a", noise(300_000))
+        told: set[str] = set()
+        failed: list[str] = []
+
+        def failing(work: str) -> Callable[..., None]:
+            good = getattr(right.disk, work)
+
+            def fail_at_first(*arguments: Any) -> None:
+                if failed.count(work) < 4:
+                    failed.append(work)
+                    raise OSError(errno.EIO, "Input/output error")
+                good(*arguments)
+
+            return fail_at_first
+
+        for work in ("append", "commit"):
+            monkeypatch.setattr(right.disk, work, failing(work))
+        async with world.running(left, right):
+            async def watch() -> None:
+                while True:
+                    told.update(right.trouble())
+                    await trio.sleep(0)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                await world.until(lambda: world.in_step(left, right) and len(right.vault.core.shown()) == 1)
+                nursery.cancel_scope.cancel()
+            assert failed == ["append"] * 4 + ["commit"] * 4
+            assert "E_DISK" in told
     trio.run(main)
 
 

@@ -31,8 +31,8 @@ MUTANTS: list[Mutant] = [
     _STORE("the fingerprint in advance",
            'return fingerprint.replace("-", "").upper() == self.fingerprint.replace("-", "").upper()', "return True"),
     _STORE("that a used secret is gone", 'if record.state in ("certified", "burned", "cancelled"):', FALSE),
-    _WORK("that a failure is on disk", "            self._store.save(self._store.follow(action.invitation))\n"
-          "            return None", "            return None"),
+    _WORK("that a failure is on disk",
+          "            self._store.save_if_possible(self._store.follow(action.invitation))\n", ""),
     _WORK("that consuming is on disk", "            self._store.save(self._store.follow(action.invitation))\n"
           "        except", "            pass\n        except"),
     _WORK("that an invitation is used once",

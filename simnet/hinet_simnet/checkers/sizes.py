@@ -84,7 +84,8 @@ def sizes_of(agent: Agent) -> Iterator[tuple[str, int, int]]:
         yield "notices under way in one session", one._notices, session.NOTICES_MAX
         yield "questions under answer in one session", len(one._machine.answering), limits.requests_outstanding_max
         yield "questions asked in one session", len(one._waiting), limits.requests_outstanding_max
-    yield "greetings under way", agent.peers._greetings, peers.GREETINGS_MAX
+    yield "greetings of devices under way", len(agent.peers._greetings), peers.GREETINGS_MAX
+    yield "greetings of strangers under way", len(agent.peers._strangers), peers.GREETINGS_MAX
     yield "calls under way", agent.api._calls, CALLS_MAX
     yield "kept invitations", len(agent.inviter._store._records), _invitations_max(agent)
     yield "segments of the chain", len(agent.ports.disk.list("chain")), chain_store.SEGMENTS_MAX + 3

@@ -6,6 +6,7 @@ from mutation.mutant import FALSE, GONE, Mutant, within
 
 _MEMBERSHIP = within("node/hinet_node/belonging/membership.py", "node/belonging/test_membership.py",
                      "node/belonging/test_invite.py")
+_CHAIN_STORE = within("node/hinet_node/belonging/chain_store.py", "node/belonging/test_membership.py")
 _STORE = within("node/hinet_node/belonging/invitation_store.py", "node/belonging/test_invite.py")
 _WORK = within("node/hinet_node/belonging/join_work.py", "node/belonging/test_invite.py")
 _INVITE = within("node/hinet_node/belonging/invite.py", "node/belonging/test_invite.py")
@@ -18,10 +19,10 @@ _HEADSTORE = within("node/hinet_node/vault/headstore.py", "node/vault/test_hosti
 _VIEW = within("node/hinet_node/vault/view.py", "node/vault/test_hostile_member.py")
 
 MUTANTS: list[Mutant] = [
-    _MEMBERSHIP("that the chain was not cut short", "if chain.missing(heads) or chain.height < height:", FALSE),
+    _CHAIN_STORE("that the chain was not cut short", "if chain.missing(heads) or chain.height < height:", FALSE),
     _MEMBERSHIP("that entries are on disk before they count",
-                "            self._persist(merged.chain, merged.added)\n", ""),
-    _MEMBERSHIP("that the head is on disk", "        _write_head(self._disk, chain)\n        if len", "        if len"),
+                "            chain_store.append(self._disk, merged.chain, merged.added)\n", ""),
+    _CHAIN_STORE("that the head is on disk", "    _write_head(disk, chain)\n    if len", "    if len"),
     _MEMBERSHIP("that a keeper is no writer", ' if device.role_at(now_s) != "keeper"}', "}"),
     _MEMBERSHIP("that only admins do what admins may",
                 'if not self._chain.can_sign(self.keys.public) or self.role != "admin":', FALSE),

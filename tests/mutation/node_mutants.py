@@ -8,8 +8,9 @@ _MEMBERSHIP = within("node/hinet_node/belonging/membership.py", "node/belonging/
                      "node/belonging/test_invite.py")
 _CHAIN_STORE = within("node/hinet_node/belonging/chain_store.py", "node/belonging/test_membership.py")
 _STORE = within("node/hinet_node/belonging/invitation_store.py", "node/belonging/test_invite.py")
-_WORK = within("node/hinet_node/belonging/join_work.py", "node/belonging/test_invite.py")
-_INVITE = within("node/hinet_node/belonging/invite.py", "node/belonging/test_invite.py")
+_WORK = within("node/hinet_node/belonging/join_work.py", "node/belonging/test_join_work.py",
+               "node/belonging/test_invite.py")
+_INVITE = within("node/hinet_node/belonging/invite.py", "node/test_hostile_peers.py", "node/belonging/test_invite.py")
 _HOME = within("node/hinet_node/home.py", "node/test_home.py", "node/test_cli.py")
 _CLIENT = within("node/hinet_node/local/client.py", "node/test_hostile_socket.py", "node/local/test_client.py")
 _SERVER = within("node/hinet_node/local/server.py", "node/test_hostile_socket.py")

@@ -16,7 +16,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,9 @@ def tested(mutant: Mutant, tree: Path) -> dict[str, Any]:
     try:
         file.write_text(applied(mutant, before))
         same = mutant.old == mutant.new
-        code = pytest_on(mutant, tree)
+        code, failed = pytest_on(mutant, tree)
         outcome = {0: "as it is" if same else "SURVIVES", 1: "RED ALREADY" if same else "noticed"}.get(code, "BROKEN")
-        why = f"(pytest ended with {code})"
+        why = f"by {failed}" if failed else f"(pytest ended with {code})"
     except ValueError as error:
         outcome, why = "MISPLACED", str(error)
     finally:
@@ -97,21 +98,35 @@ def tested(mutant: Mutant, tree: Path) -> dict[str, Any]:
             "seconds": round(time.monotonic() - begun, 2)}
 
 
-def pytest_on(mutant: Mutant, tree: Path) -> int | None:
-    """The exit code of pytest over the mutant's tests, in a process forked off this one, which has the libraries
-    loaded and nothing of ours."""
+def pytest_on(mutant: Mutant, tree: Path) -> tuple[int | None, str]:
+    """The exit code of pytest over the mutant's tests and the one that failed, in a process forked off this one, which
+    has the libraries loaded and nothing of ours."""
     fork = multiprocessing.get_context("fork")
-    child = fork.Process(target=_run, args=(mutant, tree))
+    here, there = fork.Pipe(duplex=False)
+    child = fork.Process(target=_run, args=(mutant, tree, there))
     child.start()
+    there.close()
     child.join(WALL_S_MAX)
     if child.is_alive():
         child.kill()
         child.join()
-        return 1  # a test that hangs is one that went red
-    return child.exitcode
+        return 1, "a test that does not end"
+    failed = here.recv() if here.poll() and child.exitcode == 1 else ""
+    return child.exitcode, failed
 
 
-def _run(mutant: Mutant, tree: Path) -> None:
+class _First:
+    """Tells which test failed."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self._tell(report.nodeid)
+
+
+def _run(mutant: Mutant, tree: Path, told: Connection) -> None:
     import pytest
 
     os.chdir(tree)
@@ -122,7 +137,8 @@ def _run(mutant: Mutant, tree: Path) -> None:
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     files = [str(file) for pattern in mutant.tests for file in sorted((tree / "tests").glob(pattern))]
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", *files])
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", *files],
+                       plugins=[_First(told.send)])
     os._exit(int(code))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from functools import cache
 from random import Random
 
@@ -292,6 +293,19 @@ def sealed_request(plain: bytes) -> None:
         _ended(*inviter.step(join.Received(m.JoinRequest(sealed)), NOW_S))
 
 
+def share(raw: bytes) -> None:
+    """A share of SPAKE2 or of a ticket, to each side, as it first comes."""
+    for side in ("joiner", "inviter"):
+        for carrier in ("code", "ticket"):
+            with suppress(ProtocolError):
+                joint_secret(carrier, side, CODE.secret, b"j" * 32, b"i" * 32, b"e" * 32, raw)
+    joiner, _ = joining()
+    fresh = dataclasses.replace(joiner, phase="opened", secrets=None)
+    if 32 <= len(raw) <= 33:
+        fresh.step(join.Received(m.JoinExchange(1, raw)), NOW_S)
+        waiting_inviter().step(join.Received(m.JoinOpen((1,), "code", CODE.selector, raw)), NOW_S)
+
+
 def join_message(raw: bytes) -> None:
     """Any message at any moment of a join, on both sides."""
     found = m.from_wire(raw)
@@ -332,6 +346,7 @@ def targets() -> list[Target]:
         Target("sealed root", [cheaply_sealed], sealed_root_file),
         Target("key names", [one.encode() for one in names], key_names),
         Target("invitation record", [kept.to_bytes(), kept.consume(bytes(32)).to_bytes()], record),
+        Target("share", unhexed(joined["exchanges"], "joiner_share", "inviter_share"), share),
         Target("join message", [raw for raw in wire if 0x3C <= raw[1] <= 0x43], join_message),
         Target("join offer", [offer_bytes()], sealed_offer),
         Target("join entries", [certified(), canonical.encode([True, [entries()[0]]])], sealed_entries),

@@ -146,6 +146,7 @@ JOINING = [
             "if (device.role, device.box_public, device.tier) != (offer.role, self.keys.box_public, self.tier):",
             FALSE),
     _JOINER("that the inviter belongs", "if not chain.is_member(self.peer):", FALSE),
+    _SECRETS("that a share is a point of the curve", "(SPAKEError, NotOnCurve, ", "(SPAKEError, "),
     _SECRETS("that a share is written in its one form", "        _check_share(received)\n", ""),
     _SECRETS("that messages change the transcript",
              "return replace(self, transcript=hash_bytes(self.transcript + sealed))", "return self"),

@@ -311,6 +311,20 @@ def test_strangers_that_hold_all_greetings_keep_no_member_out() -> None:
     under_attack(attack)
 
 
+def test_a_share_that_is_no_point_of_the_curve_ends_its_own_join_only() -> None:
+    """Anybody who sees the nameplate can send one; half of all numbers are none."""
+    async def attack(target: Target) -> None:
+        shown = await target.agent.api.dispatch("invite", {"role": "member", "accept": True, "wait": False})
+        nameplate = shown["code"].split("-")[0]
+        for y in (2, 1, 0, 2**255 - 20, 2**256 - 1):
+            opening = m.JoinOpen((1,), "code", nameplate, b"A" + y.to_bytes(32, "little"))
+            async with target.stream("eve", JOIN_PROTOCOL) as stream:
+                heard = await target.answered(stream, wire(opening))
+            assert [getattr(one, "code", "") for one in heard] == ["E_JOIN"], y
+
+    under_attack(attack)
+
+
 @pytest.mark.parametrize("words", [b"", b"\0\0\0\x10" + b"x" * 5], ids=["silent", "in the middle of a frame"])
 def test_a_joiner_that_goes_away_frees_the_inviter_for_the_next_one(words: bytes) -> None:
     async def attack(target: Target) -> None:

@@ -1,16 +1,17 @@
-# make setup | run | test | check | bench | fuzz. Set-up happens by itself, once, and again only when its inputs change.
+# make setup | run | test | check | bench | fuzz | mutants. Set-up happens by itself, once, and again only when its inputs change.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 N ?= 1000000
 SEED ?= 1
 
-.PHONY: help setup run test check bench fuzz clean
+.PHONY: help setup run test check bench fuzz mutants clean
 help:
 	@echo "make run     set up, then the demo: three nodes, one vault, a pocket that answers"
 	@echo "make test    set up, then the whole test suite"
 	@echo "make check   ruff, mypy, import contracts, tidy"
 	@echo "make bench   speeds, as ratios against a peer in the same run"
+	@echo "make mutants takes away each verification in turn and sees a test go red"
 	@echo "make fuzz    damaged bytes for every parser that reads from outside, N=1000000 of them"
 
 setup: $(READY)
@@ -34,6 +35,9 @@ bench: $(READY)
 
 fuzz: $(READY)
 	@$(BIN)/python tests/fuzz.py --inputs $(N) --seed $(SEED)
+
+mutants: $(READY)
+	@$(BIN)/python tests/mutants.py
 
 clean:
 	rm -rf .venv build dist

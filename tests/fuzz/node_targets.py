@@ -3,6 +3,7 @@ addresses, announcements on the LAN."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -81,7 +82,7 @@ def home_chain(raw: bytes) -> None:
 
 def records(raw: bytes) -> None:
     """A damaged record of an invitation is no invitation, and the agent starts."""
-    disk = disk_with(**{"invitations/4711": raw})
+    disk = disk_with(**{"invitations/1": raw})
     store = InvitationStore(disk, Times())
     store.load(chain())
     for one in store.open_records():
@@ -91,9 +92,10 @@ def records(raw: bytes) -> None:
 
 def caches(raw: bytes) -> None:
     """Files that are only memory: whatever is in them, the agent starts."""
-    for public, time_s in seen.read(disk_with(**{seen.SEEN: raw})).items():
-        assert isinstance(public, bytes)
-        assert isinstance(time_s, int)
+    disk = disk_with(**{seen.SEEN: raw})
+    found = seen.read(disk)
+    seen.write(disk, found)
+    assert seen.read(disk) == found
     book = AddressBook(disk_with(**{FILE: raw}))
     book.find(device("bert").public)
     book.keep(device("bert").public, None, ("/ip4/192.0.2.7/tcp/4001",))
@@ -221,12 +223,14 @@ def targets() -> list[Target]:
     places = ("/ip4/192.0.2.7/tcp/4001", "/ip6zone/eth0/ip6/fe80::1/tcp/4001", "/dns/nas.local/tcp/1")
     entries = canonical.encode(list(chain().raws()))
     heads = canonical.encode({"v": 1, "height": 5, "heads": list(chain().heads)})
+    met = seen.Sighting(1_800_000_000, "/ip4/192.0.2.7/tcp/4001", False, "1", ("torch",), 5, (bytes(32),), (bytes(32),))
+    sightings = [canonical.encode([[device("bert").public, one]]) for one in (1_800_000_000, dataclasses.asdict(met))]
     return [
         Target("config", config_seeds(), settings, (NodeError,)),
         Target("home", [entries, heads, device("anna").to_bytes()], home_chain, (NodeError,)),
         Target("key file", [device("anna").to_bytes()], DeviceKeys.from_bytes, (ProtocolError,)),
         Target("invitation file", [_encode(record, Policy(fingerprint="ABCD-EFGH"))], records, (NodeError,)),
-        Target("cache files", [book, canonical.encode([[device("bert").public, 1_800_000_000]])], caches, ()),
+        Target("cache files", [book, *sightings], caches, ()),
         Target("address", [one.encode() for one in places], address, (NodeError,)),
         Target("announcement", [service_info(ANNOUNCED).text], announcement, ()),
         Target("local request", requests(), local_request, (), dress=framed,

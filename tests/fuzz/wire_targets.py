@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from functools import cache
 from random import Random
 
 import msgpack
 
 from fuzz.target import Target, chain, device, entries, grown, root, signers, text_of, unhexed, vectors
-from hinet_protocol import canonical, join, session
+from hinet_protocol import canonical, join, limits, sealed_root, session
 from hinet_protocol import messages as m
 from hinet_protocol.chain import Chain, make_device_add, open_keyring, parse_entry
 from hinet_protocol.errors import ProtocolError
@@ -19,6 +20,7 @@ from hinet_protocol.invitations import Invitation, make_code, parse_code, parse_
 from hinet_protocol.join.secrets import JoinSecrets, exchange_share, joint_secret
 
 NOW_S = 100.0
+PASSPHRASE = "five words that nobody guesses"
 SEALED_PLAIN_BYTES_MAX = 8_192 - 16
 CODE = make_code(bytes(range(16)))
 
@@ -139,6 +141,15 @@ def record(raw: bytes) -> None:
     found = Invitation.from_bytes(raw)
     assert Invitation.from_bytes(found.to_bytes()) == found
     found.check_usable(NOW_S)
+
+
+def sealed_root_file(raw: bytes) -> None:
+    """Files that ask for costly work, within the bounds, are left out: the bounds themselves are what is looked at."""
+    at = len(sealed_root.MAGIC)
+    memory_kib, passes = int.from_bytes(raw[at:at + 4], "big"), int.from_bytes(raw[at + 4:at + 8], "big")
+    small = memory_kib <= 2 * limits.argon2_memory_kib_min or memory_kib > limits.argon2_memory_kib_max
+    if small and (passes <= 1 or passes > limits.argon2_passes_max):
+        assert sealed_root.open_sealed_root(raw, PASSPHRASE).seed
 
 
 # --- conversations: whatever comes, the machine answers or ends, and never raises -------------------------------------
@@ -282,6 +293,19 @@ def sealed_request(plain: bytes) -> None:
         _ended(*inviter.step(join.Received(m.JoinRequest(sealed)), NOW_S))
 
 
+def share(raw: bytes) -> None:
+    """A share of SPAKE2 or of a ticket, to each side, as it first comes."""
+    for side in ("joiner", "inviter"):
+        for carrier in ("code", "ticket"):
+            with suppress(ProtocolError):
+                joint_secret(carrier, side, CODE.secret, b"j" * 32, b"i" * 32, b"e" * 32, raw)
+    joiner, _ = joining()
+    fresh = dataclasses.replace(joiner, phase="opened", secrets=None)
+    if 32 <= len(raw) <= 33:
+        fresh.step(join.Received(m.JoinExchange(1, raw)), NOW_S)
+        waiting_inviter().step(join.Received(m.JoinOpen((1,), "code", CODE.selector, raw)), NOW_S)
+
+
 def join_message(raw: bytes) -> None:
     """Any message at any moment of a join, on both sides."""
     found = m.from_wire(raw)
@@ -303,6 +327,8 @@ def targets() -> list[Target]:
     request = canonical.encode({"box": device("kept").box_public, "name": "new", "tier": "laptop", "proof": bytes(64)})
     identity = vectors("2-identity")
     names = [one[key] for one in identity["devices"] for key in ("peer_id", "device_id")]
+    cheaply_sealed = sealed_root.seal_root(root(), PASSPHRASE, bytes(sealed_root.sealing_entropy_bytes), passes=1,
+                                           memory_kib=limits.argon2_memory_kib_min)
     kept = Invitation.for_code(CODE, role="member", tier="pocket", expires_at_s=600)
     payloads = [payload for payload, _ in map(msgpack.unpackb, grown().raws())]
     return [
@@ -317,8 +343,10 @@ def targets() -> list[Target]:
                inner=[ticket_inner()]),
         Target("code", [one.encode() for one in codes], code),
         Target("words", [one["words"].encode() for one in identity["roots"]], typed_words),
+        Target("sealed root", [cheaply_sealed], sealed_root_file),
         Target("key names", [one.encode() for one in names], key_names),
         Target("invitation record", [kept.to_bytes(), kept.consume(bytes(32)).to_bytes()], record),
+        Target("share", unhexed(joined["exchanges"], "joiner_share", "inviter_share"), share),
         Target("join message", [raw for raw in wire if 0x3C <= raw[1] <= 0x43], join_message),
         Target("join offer", [offer_bytes()], sealed_offer),
         Target("join entries", [certified(), canonical.encode([True, [entries()[0]]])], sealed_entries),

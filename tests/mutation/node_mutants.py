@@ -6,9 +6,11 @@ from mutation.mutant import FALSE, GONE, Mutant, within
 
 _MEMBERSHIP = within("node/hinet_node/belonging/membership.py", "node/belonging/test_membership.py",
                      "node/belonging/test_invite.py")
+_CHAIN_STORE = within("node/hinet_node/belonging/chain_store.py", "node/belonging/test_membership.py")
 _STORE = within("node/hinet_node/belonging/invitation_store.py", "node/belonging/test_invite.py")
-_WORK = within("node/hinet_node/belonging/join_work.py", "node/belonging/test_invite.py")
-_INVITE = within("node/hinet_node/belonging/invite.py", "node/belonging/test_invite.py")
+_WORK = within("node/hinet_node/belonging/join_work.py", "node/belonging/test_join_work.py",
+               "node/belonging/test_invite.py")
+_INVITE = within("node/hinet_node/belonging/invite.py", "node/test_hostile_peers.py", "node/belonging/test_invite.py")
 _HOME = within("node/hinet_node/home.py", "node/test_home.py", "node/test_cli.py")
 _CLIENT = within("node/hinet_node/local/client.py", "node/test_hostile_socket.py", "node/local/test_client.py")
 _SERVER = within("node/hinet_node/local/server.py", "node/test_hostile_socket.py")
@@ -18,10 +20,10 @@ _HEADSTORE = within("node/hinet_node/vault/headstore.py", "node/vault/test_hosti
 _VIEW = within("node/hinet_node/vault/view.py", "node/vault/test_hostile_member.py")
 
 MUTANTS: list[Mutant] = [
-    _MEMBERSHIP("that the chain was not cut short", "if chain.missing(heads) or chain.height < height:", FALSE),
+    _CHAIN_STORE("that the chain was not cut short", "if chain.missing(heads) or chain.height < height:", FALSE),
     _MEMBERSHIP("that entries are on disk before they count",
-                "            self._persist(merged.chain, merged.added)\n", ""),
-    _MEMBERSHIP("that the head is on disk", "        _write_head(self._disk, chain)\n        if len", "        if len"),
+                "            chain_store.append(self._disk, merged.chain, merged.added)\n", ""),
+    _CHAIN_STORE("that the head is on disk", "    _write_head(disk, chain)\n    if len", "    if len"),
     _MEMBERSHIP("that a keeper is no writer", ' if device.role_at(now_s) != "keeper"}', "}"),
     _MEMBERSHIP("that only admins do what admins may",
                 'if not self._chain.can_sign(self.keys.public) or self.role != "admin":', FALSE),
@@ -31,8 +33,8 @@ MUTANTS: list[Mutant] = [
     _STORE("the fingerprint in advance",
            'return fingerprint.replace("-", "").upper() == self.fingerprint.replace("-", "").upper()', "return True"),
     _STORE("that a used secret is gone", 'if record.state in ("certified", "burned", "cancelled"):', FALSE),
-    _WORK("that a failure is on disk", "            self._store.save(self._store.follow(action.invitation))\n"
-          "            return None", "            return None"),
+    _WORK("that a failure is on disk",
+          "            self._store.save_if_possible(self._store.follow(action.invitation))\n", ""),
     _WORK("that consuming is on disk", "            self._store.save(self._store.follow(action.invitation))\n"
           "        except", "            pass\n        except"),
     _WORK("that an invitation is used once",

@@ -6,22 +6,26 @@ from mutation.mutant import FALSE, GONE, Mutant, within
 
 _IDENTITY = within("protocol/hinet_protocol/identity.py", "protocol/test_identity.py")
 _ENTRIES = within("protocol/hinet_protocol/chain/entries.py", "protocol/test_hostile_chain.py")
-_RULES = within("protocol/hinet_protocol/chain/rules.py", "protocol/test_hostile_chain.py", "protocol/test_chain*.py",
+_RULES = within("protocol/hinet_protocol/chain/rules.py", "protocol/test_hostile_checks.py",
+                "protocol/test_hostile_chain.py", "protocol/test_chain*.py",
                 "protocol/test_epochs.py")
 _STANDING = within("protocol/hinet_protocol/chain/standing.py", "protocol/test_chain*.py",
                    "protocol/test_hostile_chain.py")
 _DEVICES = within("protocol/hinet_protocol/chain/devices.py", "protocol/test_chain*.py")
 _CANONICAL = within("protocol/hinet_protocol/canonical.py", "protocol/test_canonical.py")
 _FRAMES = within("protocol/hinet_protocol/frames.py", "protocol/test_frames.py")
-_SCHEMA = within("protocol/hinet_protocol/schema.py", "protocol/test_messages.py", "protocol/test_chain.py",
+_SCHEMA = within("protocol/hinet_protocol/schema.py", "protocol/test_hostile_checks.py",
+                 "protocol/test_messages.py", "protocol/test_chain.py",
                  "protocol/test_hostile_chain.py")
 _INVITATION = within("protocol/hinet_protocol/invitations.py", "protocol/test_invitations.py", "protocol/test_join.py")
-_INVITER = within("protocol/hinet_protocol/join/inviter.py", "protocol/test_join.py")
+_INVITER = within("protocol/hinet_protocol/join/inviter.py", "protocol/test_hostile_checks.py", "protocol/test_join.py")
 _JOINER = within("protocol/hinet_protocol/join/joiner.py", "protocol/test_join.py")
-_SECRETS = within("protocol/hinet_protocol/join/secrets.py", "protocol/test_vectors.py", "protocol/test_join.py")
-_SESSION = within("protocol/hinet_protocol/session.py", "protocol/test_session.py", "protocol/test_hostile_session.py")
+_SECRETS = within("protocol/hinet_protocol/join/secrets.py", "protocol/test_hostile_checks.py",
+                  "protocol/test_vectors.py", "protocol/test_join.py")
+_SESSION = within("protocol/hinet_protocol/session.py", "protocol/test_hostile_checks.py",
+                  "protocol/test_session.py", "protocol/test_hostile_session.py")
 _HEADS = within("protocol/hinet_protocol/heads.py", "protocol/test_heads.py")
-_PACKS = within("protocol/hinet_protocol/packs.py", "protocol/test_packs.py")
+_PACKS = within("protocol/hinet_protocol/packs.py", "protocol/test_hostile_checks.py", "protocol/test_packs.py")
 _TREES = within("protocol/hinet_protocol/trees.py", "protocol/test_trees.py")
 _PASSPORTS = within("protocol/hinet_protocol/passports.py", "protocol/test_passports.py")
 _TAU = within("protocol/hinet_protocol/taskvectors.py", "protocol/test_taskvectors.py")
@@ -96,7 +100,9 @@ FORMS = [
     _CANONICAL("the number of values", "if self.values > limits.values_max:", FALSE),
     _CANONICAL("shortest forms", 'if number > bound if kind == "int" else number < bound:', FALSE),
     _CANONICAL("that text is UTF-8", 'self.take(count).decode("utf-8")', 'self.take(count).decode("utf-8", "replace")'),
-    _CANONICAL("that keys are text", "if not isinstance(key, str):", FALSE),
+    _CANONICAL("that keys are text",
+               '            if not isinstance(key, str):\n                raise EncodingError("A map key is not a',
+               '            if False:\n                raise EncodingError("A map key is not a'),
     _FRAMES("a frame's length", "if not 1 <= size <= self._bytes_max:", FALSE),
     _FRAMES("the end inside a frame", "        if self._buffer:", "        if False:"),
     _SCHEMA("unknown fields of a message", 'if name not in checks and not name.startswith("x-"):', FALSE),
@@ -122,7 +128,8 @@ JOINING = [
     _INVITER("the joiner's proof", "if not secrets.joiner_proved(message.mac):", FALSE),
     _INVITER("the tier of an invitation", 'if invitation.tier is not None and found["tier"] != invitation.tier:',
              FALSE),
-    _INVITER("that a joiner's name is free", 'if self.chain.device_named(found["name"]) is not None:', FALSE),
+    _INVITER("that a joiner's name is free", "            if named is not None:", "            if False:"),
+    _INVITER("that a joiner's key was not removed", "        if not known.live:", "        if False:"),
     _INVITER("the record at the opening", "        invitation.check_usable(now_s)\n        share", "        share"),
     _INVITER("the record at the proof", "        invitation.check_usable(now_s)\n        if not secrets",
              "        if not secrets"),
@@ -139,6 +146,7 @@ JOINING = [
             "if (device.role, device.box_public, device.tier) != (offer.role, self.keys.box_public, self.tier):",
             FALSE),
     _JOINER("that the inviter belongs", "if not chain.is_member(self.peer):", FALSE),
+    _SECRETS("that a share is a point of the curve", "(SPAKEError, NotOnCurve, ", "(SPAKEError, "),
     _SECRETS("that a share is written in its one form", "        _check_share(received)\n", ""),
     _SECRETS("that messages change the transcript",
              "return replace(self, transcript=hash_bytes(self.transcript + sealed))", "return self"),

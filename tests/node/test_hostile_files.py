@@ -35,6 +35,12 @@ def test_one_name_is_one_line_on_the_terminal_and_can_not_drive_it() -> None:
         assert not set(shown) & set("\n\t\r\x07\x1b\x9b\u202e")
 
 
+def test_a_name_with_characters_that_can_not_be_seen_does_not_look_like_another_one() -> None:
+    for name in ("an\u200bna", "anna\ufeff", "an\u2060na", "an\xadna", "anna\u2028", "\u2066anna"):
+        assert output.clean(name) != name
+        assert "?" in output.clean(name)
+
+
 def test_links_pipes_sockets_and_loops_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "passwd").symlink_to("/etc/passwd")

@@ -19,7 +19,7 @@ from hinet_node.api import Api, Emit
 from hinet_node.errors import NodeError
 from hinet_node.home import socket_path
 from hinet_node.local import server
-from hinet_node.local.client import CONNECTIONS_MAX, Client
+from hinet_node.local.client import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Client
 
 
 @pytest.fixture
@@ -182,4 +182,13 @@ def test_the_socket_and_its_folder_are_the_users_alone(folder: Path) -> None:
         async with serving(folder) as path:
             assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
             assert not stat.S_IMODE(Path(path).parent.stat().st_mode) & 0o077
+    trio.run(main)
+
+
+def test_a_request_that_announces_more_than_its_bound_is_hung_up_on_at_once(folder: Path) -> None:
+    """Else a caller could make the agent collect four gigabytes."""
+    async def main() -> None:
+        async with serving(folder) as path:
+            with connected(path, struct.pack(">I", REQUEST_BYTES_MAX + 1)) as caller:
+                assert await trio.to_thread.run_sync(caller.recv, 1) == b""
     trio.run(main)

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from hinet_protocol.chain import Chain, make_genesis, make_root_rotate
+from hinet_protocol import canonical, join, packs, session
+from hinet_protocol import messages as m
+from hinet_protocol.chain import Chain, make_device_revoke, make_genesis, make_root_rotate
 from hinet_protocol.chain.entries import sign_entry
-from hinet_protocol.errors import EntryConflict, EntryMalformed, JoinError
-from hinet_protocol.identity import RootKey
-from hinet_protocol.join.secrets import joint_secret
+from hinet_protocol.errors import (
+    DeviceRevoked,
+    EntryConflict,
+    EntryMalformed,
+    JoinError,
+    MessageError,
+    PackMalformed,
+    SignatureInvalid,
+)
+from hinet_protocol.identity import SIGN_JOIN_REQUEST, DeviceKeys, RootKey, derive_key
+from hinet_protocol.invitations import Invitation, make_code
+from hinet_protocol.join.secrets import JoinSecrets, exchange_share, joint_secret
 
 P = 2**255 - 19
 
 
-@pytest.mark.parametrize("y", [1, 1 | 1 << 255, P - 1, P - 1 | 1 << 255, P + 1, P + 1 | 1 << 255, P, 2**256 - 1])
+@pytest.mark.parametrize("y", [2, 1 << 248, 1, 1 | 1 << 255, P - 1, P - 1 | 1 << 255, P + 1, P + 1 | 1 << 255, P,
+                               2**256 - 1])
 def test_a_share_that_is_no_element_or_is_written_in_a_second_form_is_refused(y: int) -> None:
     """The neutral element has several spellings; with any of them the joint secret hangs on less than it should."""
     for side, letter in (("joiner", b"B"), ("inviter", b"A")):
@@ -38,3 +54,109 @@ def test_a_root_that_was_replaced_does_not_come_back(household: Any) -> None:
     chain = chain.with_entries([make_root_rotate(chain, second, time_s=2, next_root_public=first.public)])
     with pytest.raises(EntryConflict):
         make_root_rotate(chain, first, time_s=3, next_root_public=None)
+
+
+def test_a_renewal_that_slips_in_another_box_key_is_refused(household: Any) -> None:
+    """Whoever renews a device's certificate must not be able to read its vault keys from then on."""
+    bert = household.add("bert")
+    other = DeviceKeys.from_entropy(b"m" * 64)
+    body = {"device": bert.public, "name": "bert", "sign": bert.public, "box": other.box_public,
+            "expires": 99, "ephemeral": None, "epochs": []}
+    entry = sign_entry(household.admin, household.chain.identity_id, household.chain.heads, "device.rotate", body, 5)
+    assert isinstance(household.chain.merge([entry]).cause, EntryMalformed)
+
+
+@pytest.mark.parametrize(("field", "value"), [("boot_nonce", bytes(15)), ("device", bytes(33)), ("identity_id", b"")])
+def test_a_key_or_nonce_of_another_length_is_refused(field: str, value: bytes) -> None:
+    hello = m.Hello((1,), bytes(32), bytes(32), bytes(16), 0, (bytes(32),), "laptop", (), 0, (), (), "", 0)
+    tag, fields = m.to_value(hello)
+    with pytest.raises(MessageError):
+        m.from_value([tag, {**fields, field: value}])
+
+
+# --- a joiner who knows the code and lies -----------------------------------------------------------------------------
+
+
+def lying_joiner(household: Any, keys: DeviceKeys, change: Callable[[dict[str, Any], bytes], dict[str, Any]],
+                 tier: str | None = None) -> tuple[join.Inviter, tuple[join.Action, ...]]:
+    """The inviter after a request that `change(request, transcript)` made."""
+    code, peer = make_code(bytes(16)), household.admin.public
+    record = Invitation.for_code(code, role="member", tier=tier, expires_at_s=600)
+    inviter = join.Inviter.start(household.chain, [record], public=peer, peer=keys.public, entropy=b"i" * 32, now_s=1.0)
+    share = exchange_share("code", "joiner", code.secret, keys.public, peer, b"j" * 32)
+    inviter, (sent,) = inviter.step(join.Received(m.JoinOpen((1,), "code", code.selector, share)), 1.0)
+    theirs = sent.message.exchange  # type: ignore[union-attr]
+    joint = joint_secret("code", "joiner", code.secret, keys.public, peer, b"j" * 32, theirs)
+    secrets = JoinSecrets.begin(joint, (1,), 1, "code", code.selector, keys.public, peer, share, theirs)
+    inviter, (sent,) = inviter.step(join.Received(m.JoinConfirm(secrets.joiner_mac)), 1.0)
+    secrets, _ = secrets.open_to_joiner(sent.message.sealed)  # type: ignore[union-attr]
+    request = change({"box": keys.box_public, "name": "new", "tier": "laptop", "proof": bytes(64)}, secrets.transcript)
+    _, sealed = secrets.seal_to_inviter(canonical.encode(request))
+    return inviter.step(join.Received(m.JoinRequest(sealed)), 1.0)
+
+
+def proved(by: DeviceKeys, transcript: bytes, request: dict[str, Any]) -> dict[str, Any]:
+    said = canonical.encode([transcript, request["box"], request["name"], request["tier"]])
+    return {**request, "proof": by.sign(SIGN_JOIN_REQUEST, said)}
+
+
+def outcome(stepped: tuple[join.Inviter, tuple[join.Action, ...]]) -> Any:
+    return next((one.error for one in stepped[1] if isinstance(one, join.Failed)), stepped[0].phase)
+
+
+def test_a_request_that_the_joiners_own_key_did_not_sign_is_refused(household: Any) -> None:
+    """The key that Noise proved must be at the joining end itself, and its X25519 key be its own choice."""
+    keys, other = DeviceKeys.from_entropy(b"n" * 64), DeviceKeys.from_entropy(b"o" * 64)
+    honest = lying_joiner(household, keys, lambda request, t: proved(keys, t, request))
+    assert outcome(honest) == "approving"
+    for lie in (
+        lambda request, t: proved(other, t, request),
+        lambda request, t: proved(keys, bytes(32), request),
+        lambda request, t: {**proved(keys, t, request), "box": other.box_public},
+        lambda request, t: {**proved(keys, t, request), "name": "else"},
+    ):
+        assert isinstance(outcome(lying_joiner(household, keys, lie)), SignatureInvalid)
+
+
+def test_a_joiner_can_not_choose_another_tier_than_the_invitations(household: Any) -> None:
+    keys = DeviceKeys.from_entropy(b"n" * 64)
+    assert isinstance(outcome(lying_joiner(household, keys, lambda one, t: proved(keys, t, one), "pocket")), JoinError)
+    assert outcome(lying_joiner(household, keys, lambda one, t: proved(keys, t, one), "laptop")) == "approving"
+
+
+# --- sessions and packs -----------------------------------------------------------------------------------------------
+
+
+def test_a_removed_device_is_refused_before_anything_is_asked_of_it(household: Any) -> None:
+    """With heads that nobody knows it could else make us pull and check whatever it sends."""
+    bert = household.add("bert")
+    household.take(make_device_revoke(household.chain, household.admin, bert.public, time_s=3))
+    chain = household.chain
+    own = m.Hello((1,), chain.identity_id, household.admin.public, bytes(16), 1, chain.heads, "laptop", (), 0, (), (),
+                  "", 0)
+    state, _ = session.Session.start(own, bert.public, chain, 0)
+    theirs = dataclasses.replace(own, device=bert.public, heads=(b"h" * 32,), height=99)
+    state, actions = state.step(session.Received(theirs), 0)
+    assert [type(one.message) for one in actions if isinstance(one, session.Send)] == [m.Goodbye]
+    assert isinstance(state.error, DeviceRevoked)
+
+
+def test_a_pack_with_bytes_between_its_footer_and_its_trailer_is_refused() -> None:
+    """What no seal covers could be anything, and the same chunks would have many names."""
+    epoch_key, salt, first = b"k" * 32, b"s" * 32, b"HINETPK\1" + b"e" * 32 + b"s" * 32
+    key = derive_key(epoch_key, "hinet/1/epoch/pack", salt)
+
+    def sealed(kind: int, slot: int, plain: bytes) -> bytes:
+        associated = b"HINETPK\1" + bytes([kind]) + struct.pack(">I", slot) + bytes(32)
+        return ChaCha20Poly1305(key).encrypt(slot.to_bytes(12, "big"), plain, associated)
+
+    footer = sealed(0xF0, 0xFFFFFFFF, bytes(4))
+    for gap in (0, 64):
+        padding = sealed(0xF2, 0xFFFFFFFD, bytes(65_536 - 72 - 16 - len(footer) - gap - 32))
+        trailer = sealed(0xF1, 0xFFFFFFFE, struct.pack(">QII", 72 + len(padding), len(footer), 0))
+        raw = first + padding + footer + b"?" * gap + trailer
+        if gap:
+            with pytest.raises(PackMalformed):
+                packs.open_pack(raw, epoch_key)
+        else:
+            assert packs.open_pack(raw, epoch_key)[1] == ()

@@ -50,6 +50,25 @@ def test_the_tests_that_the_table_of_adversaries_names_exist() -> None:
     assert [name for name in named if f"def {name}(" not in written] == []
 
 
+ADVERSARIES = ("stranger on the LAN", "somebody in between", "keeper", "stolen device", "removed device", "copied home",
+               "stolen admin key", "stolen root", "relay", "other user of the machine")
+ABILITIES = ["adversary", "read", "forge", "roll back", "withhold", "link"]
+
+
+def test_each_adversary_has_its_answer_for_each_ability_and_each_cannot_its_test() -> None:
+    table = [[cell.strip() for cell in line.strip("|").split("|")]
+             for line in section("### 5.10", "About the words, and").splitlines() if line.startswith("| ")]
+    assert table[0] == ABILITIES
+    assert [row[0] for row in table[1:]] == list(ADVERSARIES)
+    for row in table[1:]:
+        assert len(row) == len(ABILITIES)
+        for ability, cell in zip(ABILITIES[1:], row[1:], strict=True):
+            assert re.match(r"[Cc]an\b", cell), (row[0], ability)
+            # Between one "can't" and the next word of a possibility stands the name of a test.
+            for claim in re.split(r"[Cc]an't", cell)[1:]:
+                assert "`test_" in claim, (row[0], ability, claim)
+
+
 def test_the_limits_in_the_text_are_those_of_the_code() -> None:
     for number in (
         limits.frame_bytes_max,

@@ -14,15 +14,21 @@ import json
 import math
 import re
 import struct
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 from blake3 import blake3
-from nacl.bindings import crypto_aead_chacha20poly1305_ietf_decrypt, crypto_aead_chacha20poly1305_ietf_encrypt
+from nacl.bindings import (
+    crypto_aead_chacha20poly1305_ietf_decrypt,
+    crypto_aead_chacha20poly1305_ietf_encrypt,
+    crypto_aead_xchacha20poly1305_ietf_decrypt,
+)
 from nacl.exceptions import BadSignatureError, CryptoError
 from nacl.public import Box, PrivateKey, PublicKey
+from nacl.pwhash import argon2id
 from nacl.secret import SecretBox
 from nacl.signing import SigningKey, VerifyKey
 
@@ -190,6 +196,22 @@ def test_a_device_gets_the_vault_under_its_new_keys_and_a_renewal_keeps_the_old_
     assert hkdf(key, "hinet/1/epoch/check") == succession("first epoch")[1]["body"]["check"]
 
 
+def test_every_body_has_the_fields_that_the_text_gives_its_kind() -> None:
+    text = SPEC[SPEC.index("### 3.2 Kinds"):SPEC.index("An *introduction* of a key")]
+    kinds = re.findall(r"^\*\*`([\w.]+)`\*\*(.*)", text, re.M)
+    told = {kind: set(re.findall(r"`(\w+)` \(", rest)) for kind, rest in kinds}
+    certificate = told["device.add"] - {"role", "tier"}
+    told["device.rotate"], told["root.rotate"] = {"device"} | certificate, told["genesis"]
+    met = set()
+    for chain in (CHAIN, SUCCESSION):
+        for one in chain["entries"]:
+            fields = open_entry(bytes.fromhex(one["raw"]))
+            assert set(fields) == {"v", "id", "parents", "signer", "time", "kind", "body"}
+            assert set(fields["body"]) == told[fields["kind"]], fields["kind"]
+            met.add(fields["kind"])
+    assert met == set(told)
+
+
 # --- 1.2, 5.1, 5.2: values, frames, messages --------------------------------------------------------------------------
 
 
@@ -322,6 +344,33 @@ def test_the_words_carry_the_seed_and_its_checksum_in_the_order_of_one_list() ->
     assert [numbers[word] for word in sorted(numbers)] == sorted(numbers.values())
 
 
+def opened_root(raw: bytes, passphrase: str) -> bytes | None:
+    """2.4: the seed; None for what a reader must refuse, or what does not open."""
+    memory_kib, passes = struct.unpack(">II", raw[21:29])
+    if len(raw) != 117 or raw[:21] != b"hinet-sealed-root-v1\n":
+        return None
+    if not (8 <= memory_kib <= 1_048_576 and 1 <= passes <= 16 and len(passphrase) <= 1_024):
+        return None
+    typed = unicodedata.normalize("NFKC", passphrase).encode()
+    key = argon2id.kdf(32, typed, raw[29:45], opslimit=passes, memlimit=memory_kib * 1_024)
+    try:
+        seed: bytes = crypto_aead_xchacha20poly1305_ietf_decrypt(raw[69:], raw[:69], raw[45:69], key)
+    except CryptoError:
+        return None
+    return seed
+
+
+def test_sealed_roots_open_with_their_passphrase_and_no_others() -> None:
+    found = vectors("2-identity")
+    for one in found["sealed_roots"]:
+        raw = bytes.fromhex(one["file"])
+        assert opened_root(raw, one["passphrase"]) == bytes.fromhex(one["seed"])
+        assert struct.unpack(">II", raw[21:29]) == (one["memory_kib"], one["passes"])
+        assert raw[29:69].hex() == one["entropy"]
+    for one in found["refused_sealed_roots"]:
+        assert opened_root(bytes.fromhex(one["file"]), one["passphrase"]) is None, one["why"]
+
+
 # --- 4: codes, tickets, the exchange ----------------------------------------------------------------------------------
 
 
@@ -448,6 +497,27 @@ def test_an_exchange_has_the_shares_proofs_and_seals_of_section_4(one: dict[str,
         transcript = blake3(transcript + sealed).digest()
     assert transcript.hex() == one["transcript_at_the_end"]
     assert hkdf(joint, "hinet/1/join/done", transcript).hex() == one["done_mac"]
+
+
+def test_the_proof_of_a_recovery_is_the_roots_for_these_two_ends_alone() -> None:
+    found = vectors("4-recover")
+    root = SigningKey(hkdf(bytes.fromhex(found["root_seed"]), "hinet/1/root/sign"))
+    ends = [bytes.fromhex(found[name]) for name in ("asker", "asked")]
+
+    def right(raw: bytes) -> bool:
+        tag, fields = msgpack.unpackb(raw)
+        said = as_signed("recover", canonical([fields["versions"], fields["root"], *ends]))
+        try:
+            VerifyKey(fields["root"]).verify(said, fields["proof"])
+        except BadSignatureError:
+            return False
+        return bool(tag == 68 and 1 in fields["versions"] and fields["root"] == bytes(root.verify_key))
+
+    assert right(bytes.fromhex(found["message"]))
+    _, fields = msgpack.unpackb(bytes.fromhex(found["message"]))
+    assert as_signed("recover", canonical([fields["versions"], fields["root"], *ends])).hex() == found["signed_bytes"]
+    for one in found["refused"]:
+        assert not right(bytes.fromhex(one["message"])), one["why"]
 
 
 # --- 6: vault ---------------------------------------------------------------------------------------------------------

@@ -55,6 +55,8 @@ class InvitationStore:
         for name in self._disk.list(INVITATIONS):
             try:
                 record, policy = _decode(self._disk.read(f"{INVITATIONS}/{name}"))
+                if record.selector != name:
+                    raise ProtocolError("An invitation record lies under another name than its own.")
             except (ProtocolError, FileNotFoundError):
                 self._disk.remove(f"{INVITATIONS}/{name}")
                 continue

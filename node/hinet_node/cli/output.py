@@ -18,7 +18,8 @@ from typing import Any
 from hinet_node.cli import context
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -56,7 +57,8 @@ def style(text: str, *names: str, stream: Any = None) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that came from another machine, safe for a terminal: control and direction characters become `?`."""
+    """Text that came from another machine, safe for a terminal: control and direction characters become `?`, and
+    so do those that can't be seen, with which a name could look like another one."""
     return _CONTROL.sub("?", text)
 
 

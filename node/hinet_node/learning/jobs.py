@@ -266,8 +266,9 @@ class Jobs:
             job = Job(**{name: value for name, value in record.items() if name in names})
         except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
             return None
+        maps = (job.args, job.progress, job.evidence, job.result or {}, job.error or {})
         whole = (type(job.attempts) is int and isinstance(job.kind, str) and isinstance(job.state, str)
-                 and isinstance(job.args, dict))
+                 and all(isinstance(one, dict) for one in maps))
         return job if whole and job.id == job_id and job_id.partition("-")[0].isdigit() else None
 
     def _empty(self, job_id: str) -> None:

@@ -15,6 +15,7 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from spake2 import SPAKE2_A, SPAKE2_B
+from spake2.ed25519_basic import NotOnCurve
 from spake2.spake2 import SPAKEError
 
 from hinet_protocol import canonical
@@ -73,7 +74,7 @@ def joint_secret(
     try:
         _check_share(received)
         joint: bytes = exchange.finish(received)
-    except (SPAKEError, ValueError, AssertionError, ArithmeticError) as error:
+    except (SPAKEError, NotOnCurve, ValueError, AssertionError, ArithmeticError) as error:
         raise JoinError(f"The other side's share is not usable ({type(error).__name__}).") from None
     return joint
 

@@ -123,6 +123,21 @@ def test_a_changed_revision_or_a_revoked_maker_is_not_believed(household: Any, w
     trio.run(main)
 
 
+def test_a_passport_under_another_revisions_id_is_not_believed(household: Any) -> None:
+    """A member could otherwise make an old revision come back as the newest one, or hide one behind another."""
+    async def main() -> None:
+        vector = await household.train("cloud")
+        other = "0" * len(vector)
+        for name, data in list(household.vault.files.items()):
+            household.vault.files[name.replace(vector.encode(), other.encode())] = data
+        async with household.running("laptop") as laptop:
+            listed = await laptop("adapters.list")
+        assert "another revision" in listed["refused"][other]
+        assert vector not in listed["refused"]
+
+    trio.run(main)
+
+
 def test_what_can_not_work_is_said_at_once(household: Any) -> None:
     async def main() -> None:
         async with household.running("laptop") as laptop:

@@ -15,11 +15,11 @@ from hinet_node.errors import NetworkError, NodeError, NoSpace, TryAgain
 from hinet_node.ports import Ports
 from hinet_node.sessions.address_book import FILE
 from hinet_node.sessions.dialling import HEARD_PAUSE_S
-from hinet_node.sessions.peers import SESSION_PROTOCOL, LocalFacts, PeerEvent, Peers, Session
+from hinet_node.sessions.peers import SERVICE, SESSION_PROTOCOL, LocalFacts, PeerEvent, Peers, Session
 from hinet_protocol.chain import Chain, make_device_add, make_device_revoke, make_genesis
 from hinet_protocol.errors import VaultError
 from hinet_protocol.frames import FrameDecoder, encode_frame
-from hinet_protocol.identity import DeviceKeys, RootKey
+from hinet_protocol.identity import DeviceKeys, RootKey, peer_id
 from hinet_protocol.messages import (
     ChainGet,
     HeadsGet,
@@ -712,3 +712,24 @@ def test_a_subscriber_that_does_not_read_loses_the_oldest_events_only() -> None:
 def test_messages_survive_the_wire() -> None:
     message = HeadsList(b"d" * 32, (b"x",))
     assert from_wire(to_wire(message)) == message
+
+
+def test_what_is_announced_names_a_key_and_its_addresses_and_nothing_else() -> None:
+    """Everybody on the LAN hears it: no name of the owner, of the device, its tier or its household."""
+    async def test(place: Village) -> None:
+        anna = await place.start("anna", place.admit("anna"))
+        heard = []
+        async with place.lan.host("eve").browse(SERVICE) as found:
+            with trio.move_on_after(5):
+                async for announcement in found:
+                    heard.append(announcement)
+        (said,) = heard
+        assert said.name == peer_id(anna.keys.public)
+        assert set(said.properties) == {"boot"}
+        assert len(bytes.fromhex(said.properties["boot"])) == 16
+        assert set(said.addresses) == set(anna.peers.addresses)
+        text = " ".join((said.name, *said.addresses, *said.properties.values()))
+        for secret in ("anna", "laptop", place.chain.identity_id.hex(), "home"):
+            assert secret not in text.replace(said.name, "")
+
+    village(test)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
+from hinet_protocol import limits
 from hinet_protocol.chain import (
     Chain,
     make_checkpoint,
@@ -238,6 +239,23 @@ def test_a_stranger_to_the_checkpoint_removes_nobody_below_it(chain: Chain) -> N
     assert live(union(checkpoint(chain), beside)) == EVERYBODY
 
 
+def test_whom_the_checkpoint_knows_as_a_member_does_not_remove_as_an_admin_below_it(chain: Chain) -> None:
+    """Eve is a member where the root looked, and an admin on carl's branch."""
+    beside = revoke(add(chain, keys("carl"), "eve", "admin"), keys("eve"), "dora")
+    assert live(union(checkpoint(add(chain, keys("anna"), "eve")), beside)) == {*EVERYBODY, "eve"}
+
+
+def test_a_full_chain_is_still_open_for_the_root(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "chain_entries_max", len(chain))
+    monkeypatch.setattr(limits, "chain_root_entries_max", 3)
+    with pytest.raises(LimitError, match="nothing can be added"):
+        epoch(chain, keys("anna"), "second")
+    cleared = checkpoint(rotate(revoke(chain, ROOT, "carl")), SPARE)
+    assert live(add(cleared, SPARE, "eve")) == {"anna", "bert", "dora", "eve"}
+    with pytest.raises(LimitError):
+        add(add(cleared, SPARE, "eve"), SPARE, "fritz")
+
+
 def test_an_old_height_gives_no_seniority_below_a_checkpoint(chain: Chain) -> None:
     """A key is certified a second time, lower, so that it would come before carl; and the root had closed that."""
     base = [raw for raw in chain.raws() if (chain.height_of(parse_entry(raw).hash) or 0) <= 1]
@@ -276,3 +294,18 @@ def test_a_checkpoint_needs_all_branches_that_matter_and_leaves_the_others_out(c
 def test_a_rotation_finds_what_the_old_root_signed_among_many_branches(chain: Chain) -> None:
     flood = union(add(chain, ROOT, "eve"), *(add(chain, keys("carl"), f"n{number}") for number in range(20)))
     assert "eve" in live(rotate(flood))
+
+
+def test_a_grant_among_many_branches_follows_the_roots_own_word(chain: Chain) -> None:
+    """Eight of them are named as parents; without the checkpoint and the rotation among these the grant would fall."""
+    closed = rotate(checkpoint(chain))
+    higher = [epoch(epoch(epoch(chain, keys("bert"), f"a{number}"), keys("bert"), "b"), keys("bert"), "c")
+              for number in range(20)]
+    flood = union(closed, *higher)
+    assert len(flood.heads) > 8
+    assert "eve" in live(add(flood, keys("anna"), "eve"))
+    assert "eve" in live(add(flood, SPARE, "eve"))
+    assert flood.current_epoch.epoch_id == chain.current_epoch.epoch_id
+    after = epoch(flood, keys("anna"), "second")
+    assert after.current_epoch.epoch_id not in {one.epoch_id for one in flood.epochs()}
+    assert SPARE.public in after.current_epoch.wraps

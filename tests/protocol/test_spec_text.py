@@ -57,7 +57,7 @@ ABILITIES = ["adversary", "read", "forge", "roll back", "withhold", "link"]
 
 def test_each_adversary_has_its_answer_for_each_ability_and_each_cannot_its_test() -> None:
     table = [[cell.strip() for cell in line.strip("|").split("|")]
-             for line in section("### 5.10", "About the words, and").splitlines() if line.startswith("| ")]
+             for line in section("### 5.10", "About relays").splitlines() if line.startswith("| ")]
     assert table[0] == ABILITIES
     assert [row[0] for row in table[1:]] == list(ADVERSARIES)
     for row in table[1:]:

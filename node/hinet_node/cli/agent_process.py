@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hinet_node.config import Config
 
 PORT_FILE = "run/port"
+MEMORY_TIDIED_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,8 @@ def run(wish: Wish) -> None:
         from hinet_node.belonging.membership import Membership
         from hinet_node.cli import real_ports
         from hinet_node.real.disk import RealDisk
-        from hinet_node.real.system import return_freed_memory
         from hinet_node.sessions.relay import read_relays
 
-        return_freed_memory()
         RealDisk(folder).remove_leftovers()
         config = configs.read(RealDisk(folder))
         config = replace(config, port=config.port if wish.port is None else wish.port,
@@ -113,6 +112,13 @@ def run(wish: Wish) -> None:
 async def _run(agent: Agent) -> None:
     import trio
 
+    from hinet_node.real.system import return_freed_memory
+
+    async def tidy_memory() -> None:
+        while True:
+            await trio.sleep(MEMORY_TIDIED_S)
+            return_freed_memory()
+
     async def stop_on_signal(*, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
@@ -123,6 +129,7 @@ async def _run(agent: Agent) -> None:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(stop_on_signal)
+        nursery.start_soon(tidy_memory)
         addresses = await nursery.start(agent.run)
         _remember_port(agent, addresses)
         device = agent.membership.device

@@ -1,4 +1,4 @@
-"""The machine's memory switch: what a burst took goes back to the system."""
+"""The C library's memory: what a burst took goes back to the system."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def resident_kib():
     status = Path("/proc/self/status")
     return int(status.read_text().partition("VmRSS:")[2].split()[0]) if status.exists() else 0
 
-if sys.argv[1] == "frugal":
-    return_freed_memory()
 large = bytes(16 << 20)
 del large  # from here on glibc, left alone, takes even such sizes from its pool, and keeps twice as much
 before = resident_kib()
 pieces = [bytes([number]) * (200 << 10) for number in range(150)]
 del pieces
+if sys.argv[1] == "frugal":
+    return_freed_memory()
 print(resident_kib() - before)
 """
 
@@ -35,4 +35,4 @@ def test_what_a_burst_took_goes_back_to_the_system() -> None:
     frugal, plain = _kept_kib("frugal"), _kept_kib("plain")
     assert frugal < 4096
     if platform.libc_ver()[0] == "glibc":
-        assert plain > frugal + 8192, "without the switches the memory stays, so they are what gives it back"
+        assert plain > frugal + 8192, "left alone the memory stays, so it is the call that gives it back"

@@ -174,6 +174,7 @@ class Agent:
             self.removed_by[event.public] = None
         if event.kind == "opened":
             self.clones.pop(event.public, None)
+            self.clones.pop(self.membership.device_public, None)  # siblings judge, and this one takes us in
             self.removed_by.pop(event.public, None)
         if event.kind != "refused":
             self.refused.pop(event.public, None)

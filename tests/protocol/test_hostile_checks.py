@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from hinet_protocol import canonical, join, packs, session
+from hinet_protocol import canonical, join, limits, packs, session
 from hinet_protocol import messages as m
 from hinet_protocol.chain import Chain, make_device_revoke, make_genesis, make_root_rotate
 from hinet_protocol.chain.entries import sign_entry
@@ -19,11 +19,12 @@ from hinet_protocol.errors import (
     EntryConflict,
     EntryMalformed,
     JoinError,
+    LimitError,
     MessageError,
     PackMalformed,
     SignatureInvalid,
 )
-from hinet_protocol.identity import SIGN_JOIN_REQUEST, DeviceKeys, RootKey, derive_key
+from hinet_protocol.identity import SIGN_CHAIN_ENTRY, SIGN_JOIN_REQUEST, DeviceKeys, RootKey, derive_key
 from hinet_protocol.invitations import Invitation, make_code
 from hinet_protocol.join.secrets import JoinSecrets, exchange_share, joint_secret
 
@@ -160,3 +161,49 @@ def test_a_pack_with_bytes_between_its_footer_and_its_trailer_is_refused() -> No
                 packs.open_pack(raw, epoch_key)
         else:
             assert packs.open_pack(raw, epoch_key)[1] == ()
+
+
+# --- a chain that somebody fills --------------------------------------------------------------------------------------
+
+
+def test_a_chain_that_was_filled_up_is_read_back_and_removals_still_fit(household: Any, monkeypatch: pytest.MonkeyPatch,
+                                                                        ) -> None:
+    """A stolen admin key can add until the bounds. The bytes of all entries must stay below what a reader takes in one
+    piece, or the household's devices could never start again; and the thief must still be removed."""
+    bert = household.add("bert", role="admin")
+    monkeypatch.setattr(limits, "chain_additions_bytes_max", 20_000)
+
+    def bloated() -> bytes:
+        payload = canonical.encode({
+            "v": 1, "id": household.chain.identity_id, "parents": list(household.chain.heads), "signer": bert.public,
+            "time": 1, "kind": "base.adopt", "x-fill": bytes(4_000),
+            "body": {"base": bytes(32), "previous": None, "commune": None, "round": 0}})
+        return canonical.encode([payload, bert.sign(SIGN_CHAIN_ENTRY, payload)])
+
+    for _ in range(9):
+        household.chain = household.chain.merge([bloated()]).chain
+    assert isinstance(household.chain.merge([bloated()]).cause, LimitError)
+    household.take(make_device_revoke(household.chain, household.admin, bert.public, time_s=3))
+    assert not household.chain.is_member(bert.public)
+    assert len(household.chain.to_bytes()) < 20_000 + 1_024
+    assert Chain.from_bytes(household.chain.to_bytes()).heads == household.chain.heads
+
+
+def test_the_bounds_of_a_chain_leave_room_below_what_is_read_in_one_piece() -> None:
+    removals = limits.chain_reducing_entries_max + limits.chain_entries_max  # those beyond the first bound are news
+    most = limits.chain_additions_bytes_max + removals * limits.reducing_entry_bytes_max
+    assert most + 5 * (removals + limits.chain_entries_max) < limits.chain_bytes_max
+
+
+def test_a_removal_that_carries_ballast_is_refused(household: Any) -> None:
+    bert = household.add("bert")
+
+    def revoke(ballast: int) -> bytes:
+        payload = canonical.encode({
+            "v": 1, "id": household.chain.identity_id, "parents": list(household.chain.heads), "time": 1,
+            "signer": household.admin.public, "kind": "device.revoke", "x-ballast": bytes(ballast),
+            "body": {"device": bert.public, "reason": "x" * 200}})
+        return canonical.encode([payload, household.admin.sign(SIGN_CHAIN_ENTRY, payload)])
+
+    assert isinstance(household.chain.merge([revoke(1_024)]).cause, LimitError)
+    assert household.chain.merge([revoke(10)]).cause is None

@@ -47,8 +47,8 @@ def check_entry(graph: Graph, entry: Entry) -> Standpoint:
         raise ChainForeign("A second genesis entry appeared: another chain was begun with the same words. Keep one.")
     past = graph.past_of(entry.parents)
     place = _Place(graph, entry, past, members_before(graph, entry, past))
-    if not entry.reduces and len(graph) - graph.reducing_count >= limits.chain_entries_max:
-        raise LimitError(f"The chain has its most of {limits.chain_entries_max} entries; nothing can be added.")
+    if not entry.reduces:
+        _check_room(graph, entry)
     role, tier = "", ""
     if entry.kind == ROOT_ROTATE:
         _check_root_rotate(place)
@@ -67,6 +67,14 @@ def check_entry(graph: Graph, entry: Entry) -> Standpoint:
         elif entry.kind == EPOCH_NEW:
             _check_epoch(place)
     return Standpoint(members_after(graph, entry, past, place.members, role), place.as_root, role, tier)
+
+
+def _check_room(graph: Graph, entry: Entry) -> None:
+    """Removals have their own bounds. A chain of all of them is read back in one piece, so all together have an end."""
+    if len(graph) - graph.reducing_count >= limits.chain_entries_max:
+        raise LimitError(f"The chain has its most of {limits.chain_entries_max} entries; nothing can be added.")
+    if graph.additions_bytes + len(entry.raw) > limits.chain_additions_bytes_max:
+        raise LimitError(f"The chain has its most of {limits.chain_additions_bytes_max} bytes; nothing can be added.")
 
 
 class _Place:

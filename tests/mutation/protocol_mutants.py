@@ -20,7 +20,7 @@ _SCHEMA = within("protocol/hinet_protocol/schema.py", "protocol/test_hostile_che
                  "protocol/test_hostile_chain.py")
 _INVITATION = within("protocol/hinet_protocol/invitations.py", "protocol/test_invitations.py", "protocol/test_join.py")
 _INVITER = within("protocol/hinet_protocol/join/inviter.py", "protocol/test_hostile_checks.py", "protocol/test_join.py")
-_JOINER = within("protocol/hinet_protocol/join/joiner.py", "protocol/test_join.py")
+_JOINER = within("protocol/hinet_protocol/join/joiner.py", "protocol/test_hostile_checks.py", "protocol/test_join.py")
 _SECRETS = within("protocol/hinet_protocol/join/secrets.py", "protocol/test_hostile_checks.py",
                   "protocol/test_vectors.py", "protocol/test_join.py")
 _SESSION = within("protocol/hinet_protocol/session.py", "protocol/test_hostile_checks.py",

@@ -71,7 +71,8 @@ def attack(target: Target, count: int, seed: str, noted: mmap.mmap | memoryview)
             failures.append({"file": str(kept(target.name, raw)), "what": what})
             if len(failures) == FAILURES_MAX:
                 break
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+    unit = 1 if sys.platform == "darwin" else 1_024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return {"target": target.name, "inputs": number, "taken": taken, "cpu_s": time.process_time() - begun,
             "peak_bytes": peak, "failures": failures}
 

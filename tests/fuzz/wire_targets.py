@@ -18,6 +18,8 @@ from hinet_protocol.frames import FrameDecoder, encode_frame
 from hinet_protocol.identity import SIGN_CHAIN_ENTRY, RootKey, device_public, peer_public
 from hinet_protocol.invitations import Invitation, make_code, parse_code, parse_ticket
 from hinet_protocol.join.secrets import JoinSecrets, exchange_share, joint_secret
+from hinet_protocol.relay.voucher import check_voucher
+from hinet_protocol.relay.wire import Frames, Hop, Stop
 
 NOW_S = 100.0
 PASSPHRASE = "five words that nobody guesses"
@@ -306,6 +308,22 @@ def share(raw: bytes) -> None:
         waiting_inviter().step(join.Received(m.JoinOpen((1,), "code", CODE.selector, raw)), NOW_S)
 
 
+def relayed(raw: bytes) -> None:
+    """A framed message of the relay's two streams, and the bare bytes as each message and as a voucher."""
+    frames, rest = Frames(), raw
+    with suppress(ProtocolError):
+        while rest and frames.wanted:
+            piece, rest = rest[:frames.wanted], rest[frames.wanted:]
+            frames.feed(piece)
+    for body in (raw, frames.message):
+        for read in (Hop.decode, Stop.decode):
+            with suppress(ProtocolError):
+                found = read(body)
+                assert read(found.encode()) == found
+        with suppress(ProtocolError):
+            check_voucher(body, relay=device("anna").public, peer=device("kept").public)
+
+
 def join_message(raw: bytes) -> None:
     """Any message at any moment of a join, on both sides."""
     found = m.from_wire(raw)
@@ -347,6 +365,7 @@ def targets() -> list[Target]:
         Target("key names", [one.encode() for one in names], key_names),
         Target("invitation record", [kept.to_bytes(), kept.consume(bytes(32)).to_bytes()], record),
         Target("share", unhexed(joined["exchanges"], "joiner_share", "inviter_share"), share),
+        Target("relay", unhexed([*vectors("5-relay")["messages"], vectors("5-relay")["voucher"]], "hex"), relayed),
         Target("join message", [raw for raw in wire if 0x3C <= raw[1] <= 0x43], join_message),
         Target("join offer", [offer_bytes()], sealed_offer),
         Target("join entries", [certified(), canonical.encode([True, [entries()[0]]])], sealed_entries),

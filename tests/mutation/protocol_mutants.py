@@ -5,7 +5,8 @@ from __future__ import annotations
 from mutation.mutant import FALSE, GONE, Mutant, within
 
 _IDENTITY = within("protocol/hinet_protocol/identity.py", "protocol/test_identity.py")
-_ENTRIES = within("protocol/hinet_protocol/chain/entries.py", "protocol/test_hostile_chain.py")
+_ENTRIES = within("protocol/hinet_protocol/chain/entries.py", "protocol/test_hostile_checks.py",
+                  "protocol/test_hostile_chain.py")
 _RULES = within("protocol/hinet_protocol/chain/rules.py", "protocol/test_hostile_checks.py",
                 "protocol/test_hostile_chain.py", "protocol/test_chain*.py",
                 "protocol/test_epochs.py")
@@ -19,7 +20,7 @@ _SCHEMA = within("protocol/hinet_protocol/schema.py", "protocol/test_hostile_che
                  "protocol/test_hostile_chain.py")
 _INVITATION = within("protocol/hinet_protocol/invitations.py", "protocol/test_invitations.py", "protocol/test_join.py")
 _INVITER = within("protocol/hinet_protocol/join/inviter.py", "protocol/test_hostile_checks.py", "protocol/test_join.py")
-_JOINER = within("protocol/hinet_protocol/join/joiner.py", "protocol/test_join.py")
+_JOINER = within("protocol/hinet_protocol/join/joiner.py", "protocol/test_hostile_checks.py", "protocol/test_join.py")
 _SECRETS = within("protocol/hinet_protocol/join/secrets.py", "protocol/test_hostile_checks.py",
                   "protocol/test_vectors.py", "protocol/test_join.py")
 _SESSION = within("protocol/hinet_protocol/session.py", "protocol/test_hostile_checks.py",
@@ -48,6 +49,9 @@ CHAIN = [
     _ENTRIES("an entry's version", 'if found["v"] != entry_version:', FALSE),
     _ENTRIES("that only genesis has no parents", 'if (kind == GENESIS) != (not found["parents"]):', FALSE),
     _ENTRIES("unknown fields of an entry", 'if name not in checks and not name.startswith("x-"):', FALSE),
+    _ENTRIES("the size of a removal", "if entry.reduces and len(raw) > limits.reducing_entry_bytes_max:", FALSE),
+    _RULES("the bytes of a chain",
+           "if graph.additions_bytes + len(entry.raw) > limits.chain_additions_bytes_max:", FALSE),
     _RULES("that genesis is the root's", 'entry.signer != entry.body["root"] or ', ""),
     _RULES("that the identity is the root's hash", " or identity_id(entry.signer) != entry.identity_id", ""),
     _RULES("an entry's identity", "if entry.identity_id != graph.genesis.entry.identity_id:", FALSE),

@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from hinet_protocol import canonical, join, packs, session
+from hinet_protocol import canonical, join, limits, packs, session
 from hinet_protocol import messages as m
-from hinet_protocol.chain import Chain, make_device_revoke, make_genesis, make_root_rotate
+from hinet_protocol.chain import Chain, make_device_add, make_device_revoke, make_genesis, make_root_rotate
 from hinet_protocol.chain.entries import sign_entry
 from hinet_protocol.errors import (
     DeviceRevoked,
     EntryConflict,
     EntryMalformed,
     JoinError,
+    LimitError,
     MessageError,
     PackMalformed,
     SignatureInvalid,
 )
-from hinet_protocol.identity import SIGN_JOIN_REQUEST, DeviceKeys, RootKey, derive_key
+from hinet_protocol.identity import SIGN_CHAIN_ENTRY, SIGN_JOIN_REQUEST, DeviceKeys, RootKey, derive_key
 from hinet_protocol.invitations import Invitation, make_code
 from hinet_protocol.join.secrets import JoinSecrets, exchange_share, joint_secret
 
@@ -160,3 +161,123 @@ def test_a_pack_with_bytes_between_its_footer_and_its_trailer_is_refused() -> No
                 packs.open_pack(raw, epoch_key)
         else:
             assert packs.open_pack(raw, epoch_key)[1] == ()
+
+
+# --- a chain that somebody fills --------------------------------------------------------------------------------------
+
+
+def test_a_chain_that_was_filled_up_is_read_back_and_removals_still_fit(household: Any, monkeypatch: pytest.MonkeyPatch,
+                                                                        ) -> None:
+    """A stolen admin key can add until the bounds. The bytes of all entries must stay below what a reader takes in one
+    piece, or the household's devices could never start again; and the thief must still be removed."""
+    bert = household.add("bert", role="admin")
+    monkeypatch.setattr(limits, "chain_additions_bytes_max", 20_000)
+
+    def bloated() -> bytes:
+        payload = canonical.encode({
+            "v": 1, "id": household.chain.identity_id, "parents": list(household.chain.heads), "signer": bert.public,
+            "time": 1, "kind": "base.adopt", "x-fill": bytes(4_000),
+            "body": {"base": bytes(32), "previous": None, "commune": None, "round": 0}})
+        return canonical.encode([payload, bert.sign(SIGN_CHAIN_ENTRY, payload)])
+
+    for _ in range(9):
+        household.chain = household.chain.merge([bloated()]).chain
+    assert isinstance(household.chain.merge([bloated()]).cause, LimitError)
+    household.take(make_device_revoke(household.chain, household.admin, bert.public, time_s=3))
+    assert not household.chain.is_member(bert.public)
+    assert len(household.chain.to_bytes()) < 20_000 + 1_024
+    assert Chain.from_bytes(household.chain.to_bytes()).heads == household.chain.heads
+
+
+def test_the_bounds_of_a_chain_leave_room_below_what_is_read_in_one_piece() -> None:
+    removals = limits.chain_reducing_entries_max + limits.chain_entries_max  # those beyond the first bound are news
+    additions = limits.chain_entries_max + limits.chain_root_entries_max
+    most = (limits.chain_additions_bytes_max + limits.chain_root_bytes_max
+            + removals * limits.reducing_entry_bytes_max)
+    assert most + 5 * (removals + additions) < limits.chain_bytes_max
+
+
+def test_a_removal_that_carries_ballast_is_refused(household: Any) -> None:
+    bert = household.add("bert")
+
+    def revoke(ballast: int) -> bytes:
+        payload = canonical.encode({
+            "v": 1, "id": household.chain.identity_id, "parents": list(household.chain.heads), "time": 1,
+            "signer": household.admin.public, "kind": "device.revoke", "x-ballast": bytes(ballast),
+            "body": {"device": bert.public, "reason": "x" * 200}})
+        return canonical.encode([payload, household.admin.sign(SIGN_CHAIN_ENTRY, payload)])
+
+    assert isinstance(household.chain.merge([revoke(1_024)]).cause, LimitError)
+    assert household.chain.merge([revoke(10)]).cause is None
+
+
+# --- an inviter who knows the code and lies ---------------------------------------------------------------------------
+
+
+def lying_inviter(household: Any, lie: str) -> Any:
+    """The outcome at a joiner whose inviter shows what `lie` says; "nothing" is an honest one."""
+    code, keys, chain = make_code(bytes(16)), DeviceKeys.from_entropy(b"n" * 64), household.chain
+    peer = household.keys.get("cast out", household.admin).public if lie == "cast out" else household.admin.public
+    joiner, _ = join.Joiner.start(code, keys, peer=peer, entropy=b"j" * 32, name="new", tier="laptop", now_s=1.0)
+    shares = [exchange_share("code", side, code.secret, keys.public, peer, entropy)
+              for side, entropy in (("joiner", b"j" * 32), ("inviter", b"i" * 32))]
+    joint = joint_secret("code", "inviter", code.secret, keys.public, peer, b"i" * 32, shares[0])
+    secrets = JoinSecrets.begin(joint, (1,), 1, "code", code.selector, keys.public, peer, *shares)
+    joiner, _ = joiner.step(join.Received(m.JoinExchange(1, shares[1])), 1.0)
+    offer = {"identity_id": chain.identity_id, "root_public": chain.genesis.signer, "genesis": chain.genesis.hash,
+             "heads": list(chain.heads), "role": "member", "tier": None, "inviter_name": ""}
+    offer |= {"another identity": {"identity_id": b"o" * 32}, "another genesis": {"genesis": b"g" * 32},
+              "heads that do not come": {"heads": [b"h" * 32]}}.get(lie, {})
+    mac = secrets.inviter_mac
+    secrets, sealed = secrets.seal_to_joiner(canonical.encode(offer))
+    joiner, actions = joiner.step(join.Received(m.JoinOffer(mac, sealed)), 1.0)
+    sent = [one.message for one in actions if isinstance(one, join.Send)]
+    if not isinstance(sent[0], m.JoinRequest):
+        return joiner.phase, next(one.error for one in actions if isinstance(one, join.Failed))
+    secrets, _ = secrets.open_to_inviter(sent[0].sealed)
+    grown = chain.with_entries([make_device_add(
+        chain, household.admin, name="new", public=keys.public, box_public=keys.box_public, role="member",
+        tier="laptop", time_s=5)])
+    if lie == "a certificate that was revoked":
+        grown = grown.with_entries([make_device_revoke(grown, household.admin, keys.public, time_s=6)])
+    _, sealed = secrets.seal_to_joiner(canonical.encode([False, list(grown.raws())]))
+    joiner, actions = joiner.step(join.Received(m.JoinEntries(sealed, False)), 1.0)
+    return joiner.phase, next((one.error for one in actions if isinstance(one, join.Failed)), None)
+
+
+@pytest.mark.parametrize(("lie", "phase"), [
+    ("nothing", "storing"), ("another identity", "failed"), ("another genesis", "failed"),
+    ("heads that do not come", "failed"), ("a certificate that was revoked", "failed"), ("cast out", "failed"),
+])
+def test_a_joiner_is_brought_into_no_other_household_than_the_one_offered(household: Any, lie: str, phase: str) -> None:
+    """An inviter with the right words could else bring it into a household of its own making, or a dead end."""
+    household.keys = {"cast out": household.add("cast out")}
+    household.take(make_device_revoke(household.chain, household.admin, household.keys["cast out"].public, time_s=3))
+    found, error = lying_inviter(household, lie)
+    assert found == phase
+    assert isinstance(error, JoinError) == (phase == "failed")
+
+
+def test_an_identity_that_is_not_the_offered_roots_is_refused_before_anything_is_said(household: Any) -> None:
+    _, error = lying_inviter(household, "another identity")
+    assert "does not belong to its root" in str(error)
+
+
+@pytest.mark.parametrize(("state", "code"), [("certified", "E_INVITATION_USED"), ("burned", "E_INVITATION_BURNED"),
+                                             ("cancelled", "E_INVITATION_EXPIRED")])
+def test_an_invitation_that_is_over_is_refused_before_a_share_is_sent(household: Any, state: str, code: str) -> None:
+    """A share for a code that was closed would be one more try at its words."""
+    typed, keys = make_code(bytes(16)), DeviceKeys.from_entropy(b"n" * 64)
+    record = dataclasses.replace(Invitation.for_code(typed, role="member", tier=None, expires_at_s=600), state=state)
+    inviter = join.Inviter.start(household.chain, [record], public=household.admin.public, peer=keys.public,
+                                 entropy=b"i" * 32, now_s=1.0)
+    share = exchange_share("code", "joiner", typed.secret, keys.public, household.admin.public, b"j" * 32)
+    inviter, actions = inviter.step(join.Received(m.JoinOpen((1,), "code", typed.selector, share)), 1.0)
+    assert [one.message.code for one in actions if isinstance(one, join.Send)] == [code]
+
+
+def test_a_key_that_was_removed_joins_no_more(household: Any) -> None:
+    bert = household.add("bert")
+    household.take(make_device_revoke(household.chain, household.admin, bert.public, time_s=3))
+    again = lying_joiner(household, bert, lambda request, t: proved(bert, t, request))
+    assert isinstance(outcome(again), DeviceRevoked)

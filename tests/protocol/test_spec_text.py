@@ -76,6 +76,8 @@ def test_the_limits_in_the_text_are_those_of_the_code() -> None:
         limits.entry_bytes_max,
         limits.chain_entries_max,
         limits.chain_root_entries_max,
+        limits.chain_additions_bytes_max,
+        limits.chain_root_bytes_max,
         limits.chain_reducing_entries_max,
         limits.devices_max,
         limits.pack_read_bytes_max,

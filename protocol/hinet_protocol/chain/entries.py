@@ -13,7 +13,7 @@ from typing import Any
 
 from hinet_protocol import canonical, limits, schema
 from hinet_protocol.chain.bodies import BODIES, CONSENT, DEVICE_ADD, DEVICE_REVOKE, DEVICE_ROTATE, GENESIS
-from hinet_protocol.errors import EntryMalformed, EntryUnsupported, MessageError
+from hinet_protocol.errors import EntryMalformed, EntryUnsupported, LimitError, MessageError
 from hinet_protocol.identity import SIGN_CHAIN_ENTRY, Signer, hash_bytes, verify
 from hinet_protocol.schema import bytes32, bytes64, list_of, row, sorted_unique, text, uint63
 
@@ -99,7 +99,7 @@ def parse_entry(raw: bytes) -> Entry:
         raise EntryMalformed("A genesis entry has no parents, every other entry has one to eight.")
     body = _fields(found["body"], BODIES[kind], kind)
     verify(found["signer"], SIGN_CHAIN_ENTRY, payload, signature)
-    return Entry(
+    entry = Entry(
         raw=bytes(raw),
         hash=hash_bytes(raw),
         identity_id=found["id"],
@@ -109,6 +109,10 @@ def parse_entry(raw: bytes) -> Entry:
         kind=kind,
         body=body,
     )
+    if entry.reduces and len(raw) > limits.reducing_entry_bytes_max:
+        raise LimitError(f"A chain entry that only takes away has {len(raw)} bytes; {limits.reducing_entry_bytes_max} "
+                         "are the most.")  # fmt: skip
+    return entry
 
 
 def _fields(value: Any, checks: Mapping[str, schema.Check], path: str) -> dict[str, Any]:

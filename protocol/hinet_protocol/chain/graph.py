@@ -83,6 +83,7 @@ class Graph:
         self._ordered: list[Node] | None = None
         self.everything = 0
         self.reducing_count = 0
+        self.additions_bytes = 0
         # Bit sets: entries that introduce a key, and those after which earlier grants may no longer stand.
         self.introducing = 0
         self.unsettling = 0
@@ -109,6 +110,7 @@ class Graph:
         twin._tips = set(self._tips)
         twin.everything = self.everything
         twin.reducing_count = self.reducing_count
+        twin.additions_bytes = self.additions_bytes
         twin.introducing = self.introducing
         twin.unsettling = self.unsettling
         twin._introductions = {key: list(nodes) for key, nodes in self._introductions.items()}
@@ -154,6 +156,7 @@ class Graph:
         if removed is not None or entry.kind in (ROOT_ROTATE, CHECKPOINT):
             self.unsettling |= bit
         self.reducing_count += entry.reduces
+        self.additions_bytes += 0 if entry.reduces else len(entry.raw)
         return node
 
     # --- questions ---------------------------------------------------------------------------------------------------

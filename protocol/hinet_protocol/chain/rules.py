@@ -47,9 +47,8 @@ def check_entry(graph: Graph, entry: Entry) -> Standpoint:
         raise ChainForeign("A second genesis entry appeared: another chain was begun with the same words. Keep one.")
     past = graph.past_of(entry.parents)
     place = _Place(graph, entry, past, members_before(graph, entry, past))
-    most = limits.chain_entries_max + (limits.chain_root_entries_max if place.as_root else 0)
-    if not entry.reduces and len(graph) - graph.reducing_count >= most:
-        raise LimitError(f"The chain has its most of {most} entries; nothing can be added.")
+    if not entry.reduces:
+        _check_room(graph, entry, as_root=place.as_root)
     role, tier = "", ""
     if entry.kind == ROOT_ROTATE:
         _check_root_rotate(place)
@@ -68,6 +67,17 @@ def check_entry(graph: Graph, entry: Entry) -> Standpoint:
         elif entry.kind == EPOCH_NEW:
             _check_epoch(place)
     return Standpoint(members_after(graph, entry, past, place.members, role), place.as_root, role, tier)
+
+
+def _check_room(graph: Graph, entry: Entry, *, as_root: bool) -> None:
+    """Removals have their own bounds, and the root has more room than all others: a stolen admin key must not shut it
+    out. A chain is read back in one piece, so all together have an end."""
+    most = limits.chain_entries_max + (limits.chain_root_entries_max if as_root else 0)
+    if len(graph) - graph.reducing_count >= most:
+        raise LimitError(f"The chain has its most of {most} entries; nothing can be added.")
+    most_bytes = limits.chain_additions_bytes_max + (limits.chain_root_bytes_max if as_root else 0)
+    if graph.additions_bytes + len(entry.raw) > most_bytes:
+        raise LimitError(f"The chain has its most of {most_bytes} bytes; nothing can be added.")
 
 
 class _Place:

@@ -56,6 +56,7 @@ relay_ask_ms_max = 10_000
 entry_bytes_max = 131_072
 entry_parents_max = 8
 chain_entries_max = 16_384
+chain_root_entries_max = 1_024  # more, for the root alone: a stolen admin key must not shut it out
 chain_reducing_entries_max = 8_192
 chain_bytes_max = 67_108_864
 devices_max = 1_024

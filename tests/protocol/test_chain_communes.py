@@ -76,20 +76,22 @@ def test_out_wins_every_fork(household: Any) -> None:
 
 
 def test_a_removed_device_takes_nobody_out_from_below_a_checkpoint(household: Any) -> None:
-    bert = household.add("bert")
+    bert, cora = household.add("bert"), household.add("cora")
     start = consent(household.chain, household.admin, True)
     removed = start.with_entries([make_device_revoke(start, household.admin, bert.public, time_s=1)])
     late = consent(start, bert, False)
     assert not agreed(union(removed, late))
     closed = removed.with_entries([make_checkpoint(removed, household.root, time_s=1)])
     assert agreed(union(closed, late))
-    assert not agreed(union(closed, consent(start, household.admin, False)))
+    for signer in (household.admin, household.root, cora):
+        assert not agreed(union(closed, consent(start, signer, False)))
 
 
 def test_leaving_is_possible_when_the_chain_is_full(household: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bert = household.add("bert")
     inside = consent(household.chain, household.admin, True)
     monkeypatch.setattr(limits, "chain_entries_max", 1)
+    monkeypatch.setattr(limits, "chain_root_entries_max", 0)
     monkeypatch.setattr(limits, "chain_reducing_entries_max", 1)
     with pytest.raises(LimitError):
         consent(inside, household.admin, True)

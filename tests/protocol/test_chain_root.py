@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
+from hinet_protocol import limits
 from hinet_protocol.chain import (
     Chain,
     make_checkpoint,
@@ -236,6 +237,23 @@ def test_a_stranger_to_the_checkpoint_removes_nobody_below_it(chain: Chain) -> N
     """Eve was made admin on a branch that the root did not see."""
     beside = revoke(add(chain, keys("carl"), "eve", "admin"), keys("eve"), "anna")
     assert live(union(checkpoint(chain), beside)) == EVERYBODY
+
+
+def test_whom_the_checkpoint_knows_as_a_member_does_not_remove_as_an_admin_below_it(chain: Chain) -> None:
+    """Eve is a member where the root looked, and an admin on carl's branch."""
+    beside = revoke(add(chain, keys("carl"), "eve", "admin"), keys("eve"), "dora")
+    assert live(union(checkpoint(add(chain, keys("anna"), "eve")), beside)) == {*EVERYBODY, "eve"}
+
+
+def test_a_full_chain_is_still_open_for_the_root(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "chain_entries_max", len(chain))
+    monkeypatch.setattr(limits, "chain_root_entries_max", 3)
+    with pytest.raises(LimitError, match="nothing can be added"):
+        epoch(chain, keys("anna"), "second")
+    cleared = checkpoint(rotate(revoke(chain, ROOT, "carl")), SPARE)
+    assert live(add(cleared, SPARE, "eve")) == {"anna", "bert", "dora", "eve"}
+    with pytest.raises(LimitError):
+        add(add(cleared, SPARE, "eve"), SPARE, "fritz")
 
 
 def test_an_old_height_gives_no_seniority_below_a_checkpoint(chain: Chain) -> None:

@@ -75,6 +75,8 @@ def test_the_limits_in_the_text_are_those_of_the_code() -> None:
         limits.list_items_max,
         limits.entry_bytes_max,
         limits.chain_entries_max,
+        limits.chain_root_entries_max,
+        limits.chain_reducing_entries_max,
         limits.devices_max,
         limits.pack_read_bytes_max,
         limits.ticket_chars_max,

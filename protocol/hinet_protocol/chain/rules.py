@@ -47,8 +47,9 @@ def check_entry(graph: Graph, entry: Entry) -> Standpoint:
         raise ChainForeign("A second genesis entry appeared: another chain was begun with the same words. Keep one.")
     past = graph.past_of(entry.parents)
     place = _Place(graph, entry, past, members_before(graph, entry, past))
-    if not entry.reduces and len(graph) - graph.reducing_count >= limits.chain_entries_max:
-        raise LimitError(f"The chain has its most of {limits.chain_entries_max} entries; nothing can be added.")
+    most = limits.chain_entries_max + (limits.chain_root_entries_max if place.as_root else 0)
+    if not entry.reduces and len(graph) - graph.reducing_count >= most:
+        raise LimitError(f"The chain has its most of {most} entries; nothing can be added.")
     role, tier = "", ""
     if entry.kind == ROOT_ROTATE:
         _check_root_rotate(place)

@@ -218,6 +218,9 @@ def test_a_role_that_a_void_certificate_gave_is_not_carried_over(chain: Chain) -
     merged = union(renewed, revoke(chain, keys("anna"), "bert"))
     assert merged.role_of(keys("eve").public) == "member"
     assert merged.device(keys("eve").public).expires_s == 100
+    rekeyed = renew(raised, keys("carl"), "eve", to="new")
+    assert rekeyed.role_of(keys("new").public) == "admin"
+    assert live(union(rekeyed, revoke(chain, keys("anna"), "bert"))) == {"anna", "carl", "dora"}
 
 
 def test_a_removed_junior_does_not_escape_under_new_keys(chain: Chain) -> None:

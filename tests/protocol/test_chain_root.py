@@ -294,3 +294,18 @@ def test_a_checkpoint_needs_all_branches_that_matter_and_leaves_the_others_out(c
 def test_a_rotation_finds_what_the_old_root_signed_among_many_branches(chain: Chain) -> None:
     flood = union(add(chain, ROOT, "eve"), *(add(chain, keys("carl"), f"n{number}") for number in range(20)))
     assert "eve" in live(rotate(flood))
+
+
+def test_a_grant_among_many_branches_follows_the_roots_own_word(chain: Chain) -> None:
+    """Eight of them are named as parents; without the checkpoint and the rotation among these the grant would fall."""
+    closed = rotate(checkpoint(chain))
+    higher = [epoch(epoch(epoch(chain, keys("bert"), f"a{number}"), keys("bert"), "b"), keys("bert"), "c")
+              for number in range(20)]
+    flood = union(closed, *higher)
+    assert len(flood.heads) > 8
+    assert "eve" in live(add(flood, keys("anna"), "eve"))
+    assert "eve" in live(add(flood, SPARE, "eve"))
+    assert flood.current_epoch.epoch_id == chain.current_epoch.epoch_id
+    after = epoch(flood, keys("anna"), "second")
+    assert after.current_epoch.epoch_id not in {one.epoch_id for one in flood.epochs()}
+    assert SPARE.public in after.current_epoch.wraps

@@ -314,14 +314,16 @@ def _passes_on(keyring: Keyring, epoch_id: bytes, sealed: bytes, under: EpochKey
 
 
 def _parents(chain: Chain, *needed: bytes | None) -> tuple[bytes, ...]:
-    """The heads to build on. If there are more than one entry may name: those that lead to what is needed (the hashes
-    of certificates), then the highest."""
+    """The heads to build on. If there are more than one entry may name: those that lead to the root's own word, without
+    which nothing would stand, and to what is needed (the hashes of certificates), then the highest."""
     if len(chain.heads) <= limits.entry_parents_max:
         return chain.heads
+    of_root = [entry.hash for entry in (*chain.root_rotations(), *chain.checkpoints())]
 
-    def order(head: bytes) -> tuple[int, int, bytes]:
+    def order(head: bytes) -> tuple[int, int, int, bytes]:
+        bound = sum(chain.in_past(name, (head,)) for name in of_root)
         reached = sum(name is not None and chain.in_past(name, (head,)) for name in needed)
-        return (-reached, -(chain.height_of(head) or 0), head)
+        return (-bound, -reached, -(chain.height_of(head) or 0), head)
 
     return tuple(sorted(chain.heads, key=order)[: limits.entry_parents_max])
 

@@ -85,6 +85,13 @@ def test_of_renewals_made_apart_the_one_that_ends_latest_counts(chain: Chain) ->
     assert union(short, long, forever).device(keys("dora").public).expires_s == 0
 
 
+def test_a_renewal_of_one_introduction_does_not_continue_another(chain: Chain) -> None:
+    """The senior's certificate is in force; the junior's renewal was of another one."""
+    merged = union(add(chain, keys("anna"), "eve"), renew(add(chain, keys("carl"), "eve"), keys("carl"), "eve"))
+    assert merged.device(keys("eve").public).expires_s == 100
+    assert renew(merged, keys("carl"), "eve", expires_s=300).device(keys("eve").public).expires_s == 300
+
+
 def test_a_new_name_frees_the_old_one_and_takes_no_other(chain: Chain) -> None:
     renamed = renew(chain, keys("anna"), "dora", name="desk")
     assert renamed.device_named("desk").public == keys("dora").public

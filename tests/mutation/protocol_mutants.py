@@ -51,7 +51,7 @@ CHAIN = [
     _ENTRIES("unknown fields of an entry", 'if name not in checks and not name.startswith("x-"):', FALSE),
     _ENTRIES("the size of a removal", "if entry.reduces and len(raw) > limits.reducing_entry_bytes_max:", FALSE),
     _RULES("the bytes of a chain",
-           "if graph.additions_bytes + len(entry.raw) > limits.chain_additions_bytes_max:", FALSE),
+           "if graph.additions_bytes + len(entry.raw) > most_bytes:", FALSE),
     _RULES("that genesis is the root's", 'entry.signer != entry.body["root"] or ', ""),
     _RULES("that the identity is the root's hash", " or identity_id(entry.signer) != entry.identity_id", ""),
     _RULES("an entry's identity", "if entry.identity_id != graph.genesis.entry.identity_id:", FALSE),

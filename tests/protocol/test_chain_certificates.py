@@ -188,6 +188,8 @@ def test_a_device_that_is_removed_while_it_takes_new_keys_elsewhere_is_gone_unde
     rotated = renew(chain, keys("anna"), "dora", to="new")
     merged = union(rotated, revoke(chain, keys("bert"), "dora"))
     assert live(merged) == {"anna", "bert", "carl"}
+    with pytest.raises(EntryUnauthorised):
+        revoke(merged, keys("new"), "new")
     later = union(renew(rotated, keys("anna"), "new", to="newer"), revoke(chain, keys("bert"), "dora"))
     assert live(later) == {"anna", "bert", "carl"}
 
@@ -235,6 +237,12 @@ def test_a_removed_junior_does_not_escape_under_new_keys(chain: Chain) -> None:
     """Carl removes anna, who removed him, with keys that bert gave him in the meantime."""
     rekeyed = revoke(renew(chain, keys("bert"), "carl", to="new"), keys("new"), "anna")
     merged = union(rekeyed, revoke(chain, keys("anna"), "carl"))
+    assert live(merged) == {"anna", "bert", "dora"}
+
+
+def test_a_removed_juniors_helper_does_not_escape_under_new_keys_either(chain: Chain) -> None:
+    helper = renew(add(chain, keys("carl"), "eve", "admin"), keys("bert"), "eve", to="new")
+    merged = union(revoke(helper, keys("new"), "anna"), revoke(chain, keys("anna"), "carl"))
     assert live(merged) == {"anna", "bert", "dora"}
 
 

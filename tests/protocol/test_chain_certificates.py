@@ -104,12 +104,17 @@ def test_a_new_name_frees_the_old_one_and_takes_no_other(chain: Chain) -> None:
         renew(chain, keys("anna"), "dora", name="Bert")
 
 
-def test_a_lengthened_name_is_not_written_into_a_renewal(chain: Chain) -> None:
+def test_devices_that_took_one_name_apart_are_both_renewed_and_keep_it(chain: Chain) -> None:
+    """What is shown for the junior is lengthened; its certificate has the bare name, and must not run out for that."""
     both = union(add(chain, keys("anna"), "eve", name="desk"), add(chain, keys("bert"), "new", name="desk"))
-    shown = {device.public: device.name for device in both.members()}
-    longer = next(label for label in ("eve", "new") if len(shown[keys(label).public]) > 4)
-    only = revoke(both, keys("anna"), "new" if longer == "eve" else "eve")
-    assert renew(only, keys("anna"), longer).device(keys(longer).public).name == "desk"
+    for label, other in (("eve", "new"), ("new", "eve")):
+        after = renew(both, keys("carl"), label)
+        assert after.device(keys(label).public).expires_s == 200
+        assert len({device.name for device in after.members()}) == 6
+        assert revoke(after, keys("anna"), other).device(keys(label).public).name == "desk"
+        assert live(renew(both, keys("carl"), label, to="newer")) == {*live(both), "newer"} - {label}
+    with pytest.raises(EntryConflict, match="Choose another"):
+        renew(both, keys("carl"), "dora", name="Desk")
 
 
 def test_nobody_prolongs_itself_while_another_admin_could(chain: Chain) -> None:
@@ -188,6 +193,8 @@ def test_a_device_that_is_removed_while_it_takes_new_keys_elsewhere_is_gone_unde
     rotated = renew(chain, keys("anna"), "dora", to="new")
     merged = union(rotated, revoke(chain, keys("bert"), "dora"))
     assert live(merged) == {"anna", "bert", "carl"}
+    with pytest.raises(EntryUnauthorised):
+        revoke(merged, keys("new"), "new")
     later = union(renew(rotated, keys("anna"), "new", to="newer"), revoke(chain, keys("bert"), "dora"))
     assert live(later) == {"anna", "bert", "carl"}
 
@@ -235,6 +242,12 @@ def test_a_removed_junior_does_not_escape_under_new_keys(chain: Chain) -> None:
     """Carl removes anna, who removed him, with keys that bert gave him in the meantime."""
     rekeyed = revoke(renew(chain, keys("bert"), "carl", to="new"), keys("new"), "anna")
     merged = union(rekeyed, revoke(chain, keys("anna"), "carl"))
+    assert live(merged) == {"anna", "bert", "dora"}
+
+
+def test_a_removed_juniors_helper_does_not_escape_under_new_keys_either(chain: Chain) -> None:
+    helper = renew(add(chain, keys("carl"), "eve", "admin"), keys("bert"), "eve", to="new")
+    merged = union(revoke(helper, keys("new"), "anna"), revoke(chain, keys("anna"), "carl"))
     assert live(merged) == {"anna", "bert", "dora"}
 
 

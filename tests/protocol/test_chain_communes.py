@@ -61,6 +61,13 @@ def test_every_member_takes_the_household_out_and_an_admin_in_again(household: A
         consent(gone, bert, False)
 
 
+def test_the_last_consent_gives_terms_and_round(household: Any) -> None:
+    chain = household.chain
+    for number in range(5):
+        chain = consent(chain, household.admin, True, number)
+        assert chain.consent(COMMUNE).round == number
+
+
 def test_out_wins_every_fork(household: Any) -> None:
     bert = household.add("bert")
     start = consent(household.chain, household.admin, True)
@@ -102,6 +109,9 @@ def test_leaving_is_possible_when_the_chain_is_full(household: Any, monkeypatch:
     beside = make_consent(inside, bert, commune=COMMUNE, terms=TERMS, agreed=False, round_number=8, time_s=9)
     assert isinstance(outside.merge([beside]).rejected[0].error, LimitError)
     assert consent(outside, bert, False, commune=OTHER).consent(OTHER)
+    by_another = make_consent(inside, household.admin, commune=COMMUNE, terms=TERMS, agreed=False, round_number=8,
+                              time_s=9)
+    assert not outside.merge([by_another]).rejected
 
 
 def test_revocations_from_old_heights_do_not_fill_the_memory(household: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,11 @@ class Model:
         return sign not in roots and sign not in before.certificates and new["body"]["box"] not in boxes
 
     def name_free(self, new: Entry, before: Settled) -> bool:
-        others = [key for key in before.live if key != new["body"].get("device")]
+        device = new["body"].get("device")
+        own = {one["body"]["name"].casefold() for one in before.certificates.get(device, [])}
+        if new["body"]["name"].casefold() in own:
+            return True
+        others = [key for key in before.live if key != device]
         names = {one["body"]["name"].casefold() for key in others for one in last_of(before.certificates[key])}
         return new["body"]["name"].casefold() not in names
 

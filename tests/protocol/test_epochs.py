@@ -266,3 +266,17 @@ def test_the_words_alone_recover_every_epoch_for_a_new_admin(
     household.take(raw)
     assert len(open_keyring(household.chain, keys)) == 2
     assert not needs_epoch(household.chain)
+
+
+def test_an_epoch_that_leaves_out_the_root_asks_for_another(household: Any) -> None:
+    """Nobody could recover with the words what is written under it."""
+    assert not needs_epoch(household.chain)
+    tip = household.chain.current_epoch.epoch_id
+    body = {
+        "ephemeral": ephemeral_public(SEED), "check": key_check(KEY), "previous": [(tip, bytes(48))],
+        "wraps": [(household.admin.public, wrap_key(KEY, household.admin.box_public, SEED))],
+    }  # fmt: skip
+    raw = sign_entry(household.admin, household.chain.identity_id, household.chain.heads, "epoch.new", body, 1)
+    household.take(raw)
+    assert household.chain.current_epoch.epoch_id == parse_entry(raw).hash
+    assert needs_epoch(household.chain)

@@ -184,8 +184,12 @@ def _check_new_keys(place: _Place) -> None:
 
 
 def _check_name(place: _Place) -> None:
-    """No other live device has the name. One that it bore before its certificate was renewed under another is free."""
+    """No other live device has the name. One that it bore before its certificate was renewed under another is free. A
+    device may keep its own, which another one took apart: else neither could be renewed."""
     name = place.entry.body["name"]
+    own = dict(place.graph.holders_of(name)).get(place.entry.continues or b"", ())
+    if any(place.past >> node.index & 1 for node in own):
+        return
     for public, nodes in place.graph.holders_of(name):
         if public == place.entry.continues or not place.live(public):
             continue

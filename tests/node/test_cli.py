@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hinet_node.belonging import chain_store
-from hinet_node.cli import commands, context, failures, output, root, root_key
+from hinet_node.cli import commands, context, failures, invite_cmd, output, root, root_key
 from hinet_node.errors import NodeError, UsageError
 from hinet_node.real.disk import RealDisk
 from hinet_protocol.errors import CodeWrong
@@ -559,3 +559,15 @@ def test_a_revocation_by_the_words_names_those_who_do_not_know_yet_and_not_itsel
     assert (done["done"], done["told"], done["not_told"]) == (True, [], ["tv"])
     warnings = json.loads(initialised("status", "--json")[1])["warnings"]
     assert [(one["code"], "tv" in one["what"]) for one in warnings] == [("E_NOT_TOLD", True)]
+
+
+@pytest.mark.parametrize(("waits", "said"), [(True, "Ctrl-C withdraws it"), (False, "stays open in the agent")])
+def test_an_invitation_says_whether_this_command_waits_for_the_joiner(
+        capsys: pytest.CaptureFixture[str], waits: bool, said: str) -> None:
+    news = {"state": "waiting", "code": "1-zoo-zoo-zoo", "carrier": "code", "role": "member", "addresses": [],
+            "expires_in_s": 600}
+    context.current = context.Context()
+    invite_cmd._show(news, qr=False, waits=waits)
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "1-zoo-zoo-zoo" in printed.out

@@ -150,7 +150,7 @@ def _report(folder: str, words_file: str, sealed_root: str) -> None:
            "places, delete the files."] if words_file else []),
         *([f"A sealed copy of the root is in {sealed_root}; its passphrase opens it."] if sealed_root else []),
         "",
-        f"next: {context.typed('run')}       start the agent",
+        f"next: {context.typed('up')}        start the agent",
         f"      {context.typed('invite')}    then let your other machines join",
     ])
 

@@ -50,7 +50,7 @@ def invite(role: Annotated[str, typer.Option(help="member, keeper (stores, reads
                                    f"and if not: {context.typed('invite')}")
             raise
     if no_wait:
-        _show(result, qr=qr)
+        _show(result, qr=qr, waits=False)
     elif context.current.json:
         _json_line(result)
     else:
@@ -72,12 +72,12 @@ def duration_s(text: str) -> int:
     return int(found[1]) * UNITS_S[found[2] or "s"]
 
 
-def _show(news: Mapping[str, Any], *, qr: bool) -> None:
+def _show(news: Mapping[str, Any], *, qr: bool, waits: bool = True) -> None:
     """One piece of news: a JSON line, or words; and the question, when there is one."""
     if context.current.json:
         _json_line(news)
     elif news["state"] == "waiting":
-        _show_waiting(news, qr=qr)
+        _show_waiting(news, qr=qr, waits=waits)
     elif news["state"] == "failed-try":
         output.say(output.style("A device tried and failed: ", "yellow", stream=sys.stderr)
                    + output.clean(news["what"]))
@@ -85,7 +85,7 @@ def _show(news: Mapping[str, Any], *, qr: bool) -> None:
         _ask(news)
 
 
-def _show_waiting(news: Mapping[str, Any], *, qr: bool) -> None:
+def _show_waiting(news: Mapping[str, Any], *, qr: bool, waits: bool) -> None:
     secret = news.get("code") or news["ticket"]
     output.say(f"On the new machine type (valid for {_left(news['expires_in_s'])}, once, as {news['role']}):")
     output.say("")
@@ -105,7 +105,8 @@ def _show_waiting(news: Mapping[str, Any], *, qr: bool) -> None:
     output.say("")
     if news["carrier"] == "code" and news["addresses"]:
         output.say(f"Where multicast is blocked add:  --address {output.address_text(news['addresses'][0])}")
-    output.say("Waiting; Ctrl-C withdraws it.")
+    output.say("Waiting; Ctrl-C withdraws it." if waits else
+               f"It stays open in the agent; who has come: {context.typed('devices')}")
 
 
 def _ask(news: Mapping[str, Any]) -> None:

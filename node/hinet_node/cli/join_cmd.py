@@ -170,7 +170,7 @@ def _offer_service(wanted: bool | None) -> None:
         output.say(f"The agent runs as {service.name}; see: {context.typed('status')}")
         return
     output.say("")
-    output.say(f"next: {context.typed('run')}    start the agent")
+    output.say(f"next: {context.typed('up')}    start the agent")
     if service.kind != "none":
         output.say(f"      {context.typed('service install')}    or leave it running in the background")
 

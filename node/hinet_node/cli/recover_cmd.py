@@ -177,4 +177,4 @@ def _report(folder: str, membership: Membership, revoked_others: bool) -> None:
            "that you have can join again, with another --home."] if revoked_others else
           ["  A device that is lost: put it out with  " + context.typed("revoke DEVICE")]),
         "", *device_table(found["devices"]), "",
-        f"next: {context.typed('run')}       start the agent; siblings bring the vault"])
+        f"next: {context.typed('up')}       start the agent; siblings bring the vault"])

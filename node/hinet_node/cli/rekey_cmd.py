@@ -42,7 +42,7 @@ def rekey(code: str, *, name: str, addresses: tuple[str, ...], timeout_s: float,
         f"{membership.tier}, {membership.device.fingerprint}). Its vault and its chain are as they were.",
         "  The other copy keeps the old name and key. If it is not yours, put it out with  "
         + context.typed("revoke OLD-NAME"),
-        "", f"next: {context.typed('run')}    start the agent"])
+        "", f"next: {context.typed('up')}    start the agent"])
 
 
 def _name_settings(disk: Any, membership: Any) -> None:

@@ -39,6 +39,8 @@ def main() -> int:
         for name in BENCHES:
             print(f"{name:10}{(importlib.import_module(f'bench.{name}').__doc__ or '').splitlines()[0]}")
         return 0
+    # Where it is set, each start of a command compiles every module anew, which no owner's machine does.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.update({name: value for name, value in THREADS.items() if name not in os.environ})
     results = [measured(name, given.repeats, quiet=given.json) for name in given.names or BENCHES]
     if given.json:

@@ -31,7 +31,6 @@ CHAIN_HEAD = "chain/head"
 INVITATIONS = "invitations"
 RUN = "run"
 SOCKET = "run/agent.sock"
-SOCKET_PLACE = "run/socket-path"
 LOG = "log/agent.log"
 
 SOCKET_PATH_BYTES_MAX = 100

@@ -21,8 +21,6 @@ from hinet_protocol import schema
 from hinet_protocol.errors import EpochError, KeyInvalid, MessageError
 from hinet_protocol.identity import DeviceKeys, RootKey, derive_key
 
-key_bytes = 32
-wrapped_bytes = 48
 sealed_bytes = 48
 
 # All u-coordinates of Curve25519 and its twist whose order divides 8, as they may be written in 255 bits; X25519 leaves

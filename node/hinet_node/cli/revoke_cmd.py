@@ -33,7 +33,7 @@ def revoke(device: Annotated[str, typer.Argument(help="Its name, fingerprint, or
         if output.ask(f"Type its name to revoke it ({output.clean(name)}): ") != name:
             from hinet_node.errors import UsageError
 
-            raise UsageError("that is not its name; nothing was changed", next_step=f"hinet-node revoke {name}")
+            raise UsageError("that is not its name; nothing was changed", next_step=context.typed(f"revoke {name}"))
     done = (root_revoke.carry_out(plan, reason, words_file, sealed_root, passphrase_file) if by_root else
             call("device.revoke", {"device": plan["device"]["public"], "reason": reason}))
     output.emit("hinet.revoke/1", done, lambda: _done(done))

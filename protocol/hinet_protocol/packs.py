@@ -36,10 +36,11 @@ slots_max = 65_536
 pack_bytes_max = 64 << 20
 zstd_level = 1
 
-DATA, TREE_PAGE, TREE_ROOT, CHUNK_LIST = 1, 2, 3, 4
-"""Types of chunk: content of files, pages and roots of trees, lists of chunk ids of very large files."""
+DATA, TREE_PAGE, TREE_ROOT, CHUNK_LIST, PAST = 1, 2, 3, 4, 5
+"""Types of chunk: content of files, pages and roots of trees, lists of chunk ids of very large files, versions that
+others replaced."""
 
-_KINDS = frozenset((DATA, TREE_PAGE, TREE_ROOT, CHUNK_LIST))
+_KINDS = frozenset((DATA, TREE_PAGE, TREE_ROOT, CHUNK_LIST, PAST))
 _FOOTER, _TRAILER, _PADDING = 0xF0, 0xF1, 0xF2
 _FOOTER_SLOT, _TRAILER_SLOT, _PADDING_SLOT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 _NO_ID = bytes(32)

@@ -2,7 +2,8 @@
 
 A tree is a map from names (bytes, kept as they are) to the versions of that file. It is cut into pages at names whose
 hash says so, so that equal trees have equal pages whoever wrote them; a root lists the pages. Pages and roots are
-chunks: nothing of this is ever seen without the epoch's key. Leaves sealing to `packs`, signing to `heads`.
+chunks: nothing of this is ever seen without the epoch's key. Leaves sealing to `packs`, signing to `heads`, versions
+that were replaced to `past`.
 
 Merging is a join: every version stays unless another one has seen it and all that it has seen. A version is named by
 its dot (the device that wrote it and that device's counter) and says which dots it has seen: a vector, less the
@@ -117,8 +118,13 @@ Tree = Mapping[bytes, Versions]
 
 
 @functools.lru_cache(maxsize=65_536)
+def version_hash(version: Version) -> bytes:
+    """BLAKE3 of the encoded row (32 bytes): what tells this version from every other one."""
+    return blake3(pack_rows(version.row())).digest()
+
+
 def _rank(version: Version) -> tuple[bool, int, bytes]:
-    return version.deleted, -version.generation, blake3(_pack(version.row())).digest()
+    return version.deleted, -version.generation, version_hash(version)
 
 
 def merge_versions(versions: Iterable[Version]) -> Versions:
@@ -185,27 +191,44 @@ def shown(tree: Tree) -> dict[bytes, tuple[Version, bytes | None]]:
 def shown_beside(tree: Tree, names: Iterable[bytes]) -> dict[bytes, tuple[Version, bytes]]:
     """The concurrent edits of these names: name shown -> version and the name it competes for.
 
-    The first version has the name itself; each other one that is no deletion is shown beside it as
+    The first version has the name itself; each other one with a content of its own is shown beside it as
     `note.conflict-<8 digits of the device key>-<counter>.md`, with `~` added while that name is taken.
     """
-    extra = [(name, version) for name in names for version in tree[name][1:] if not version.deleted]
+    extra = [(name, version) for name in names for version in contents(tree[name])[1:]]
     found: dict[bytes, tuple[Version, bytes]] = {}
     for name, version in sorted(extra, key=lambda pair: (pair[0], _rank(pair[1]))):
-        beside = conflict_name(name, version)
+        beside = conflict_name(name, version, tree[name])
         while beside in found or (beside in tree and not tree[beside][0].deleted):
             beside += b"~"
         found[beside] = (version, name)
     return found
 
 
-def conflict_name(name: bytes, version: Version) -> bytes:
-    """The name beside `name` that a concurrent edit is shown under."""
+def contents(versions: Versions) -> Versions:
+    """The edits among the versions of one name, in their order, each content once: what a person has to choose from.
+    Two devices that wrote the same bytes do not disagree."""
+    found: dict[tuple[int, bytes], Version] = {}
+    for version in versions:
+        if not version.deleted:
+            found.setdefault((version.size, version.digest), version)
+    return tuple(found.values())
+
+
+def conflict_name(name: bytes, version: Version, versions: Versions = ()) -> bytes:
+    """The name beside `name` that a concurrent edit is shown under. Where a cloned device wrote two of `versions` with
+    one number, the name tells their contents apart."""
+    stem, ending = split_ending(name)
+    mark = b".conflict-%s-%d" % (version.device.hex()[:8].encode(), version.counter)
+    if sum(other.dot == version.dot for other in versions) > 1:
+        mark += b"-" + version_hash(version).hex()[:8].encode()
+    return stem + mark + ending
+
+
+def split_ending(name: bytes) -> tuple[bytes, bytes]:
+    """A name before and from the last dot of its last part; a dot in front belongs to the name."""
     folder, slash, last = name.rpartition(b"/")
     stem, dot, ending = last.rpartition(b".")
-    if not stem:
-        stem, dot, ending = last, b"", b""
-    mark = b".conflict-%s-%d" % (version.device.hex()[:8].encode(), version.counter)
-    return folder + slash + stem + mark + dot + ending
+    return (folder + slash + stem, dot + ending) if stem else (name, b"")
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
@@ -250,12 +273,12 @@ def ends_page(name: bytes) -> bool:
 
 def encode_page(tree: Tree, names: Sequence[bytes]) -> bytes:
     """The plaintext of one page chunk."""
-    return _pack([_PAGE, 1, [[name, [version.row() for version in tree[name]]] for name in names]])
+    return pack_rows([_PAGE, 1, [[name, [version.row() for version in tree[name]]] for name in names]])
 
 
 def decode_page(raw: bytes) -> dict[bytes, Versions]:
     """The entries of one page. Raises TreeMalformed."""
-    entries = _unpack(raw, _PAGE, page_entries_max)
+    entries = open_rows(raw, _PAGE, page_entries_max)
     found: dict[bytes, Versions] = {}
     last = b""
     for entry in entries:
@@ -264,7 +287,7 @@ def decode_page(raw: bytes) -> dict[bytes, Versions]:
         _require(isinstance(name, bytes) and 1 <= len(name) <= name_bytes_max, "a name has a wrong length")
         _require(name > last, "names are not sorted")
         _require(isinstance(rows, list) and 1 <= len(rows) <= versions_max, "a file has no or too many versions")
-        versions = tuple(_version(row) for row in rows)
+        versions = tuple(version_of_row(row) for row in rows)
         _require(entry_weight(name, versions) <= name_weight_max, "the versions of a file are too long")
         _require(len(versions) == 1 or merge_versions(versions) == versions, "versions are not in merged order")
         found[name] = versions
@@ -289,14 +312,14 @@ class PageRef:
 
 def encode_root(pages: Sequence[PageRef]) -> bytes:
     """The plaintext of the root chunk."""
-    return _pack([_ROOT, 1, [[page.first, page.chunk_id, page.entries] for page in pages]])
+    return pack_rows([_ROOT, 1, [[page.first, page.chunk_id, page.entries] for page in pages]])
 
 
 def decode_root(raw: bytes) -> tuple[PageRef, ...]:
     """The pages of a tree. Raises TreeMalformed."""
     found: list[PageRef] = []
     last = b""
-    for row in _unpack(raw, _ROOT, pages_max):
+    for row in open_rows(raw, _ROOT, pages_max):
         _require(isinstance(row, list) and len(row) == 3, "a page row has a wrong form")
         first, chunk, entries = row
         _require(isinstance(first, bytes) and last < first and len(first) <= name_bytes_max, "pages are not sorted")
@@ -318,7 +341,7 @@ def encode_chunk_list(ids: Sequence[bytes]) -> bytes:
 # --- strict reading --------------------------------------------------------------------------------------------------
 
 
-def _pack(value: Any) -> bytes:
+def pack_rows(value: Any) -> bytes:
     """Canonical bytes of nested lists. The C coder gives the same bytes as `canonical.encode` where there are no maps,
     at twenty times the speed, and a page has many thousand values."""
     raw = msgpack.packb(value, use_bin_type=True)
@@ -326,13 +349,13 @@ def _pack(value: Any) -> bytes:
     return raw
 
 
-def _unpack(raw: bytes, kind: str, items_max: int) -> list[Any]:
+def open_rows(raw: bytes, kind: str, items_max: int) -> list[Any]:
     if len(raw) > page_bytes_max:
         raise TreeMalformed("A tree chunk is too large.")
     try:
         value = msgpack.unpackb(raw, raw=False, strict_map_key=True, max_map_len=0, max_ext_len=0,
                                 max_array_len=pages_max, list_hook=_Lists().more, object_hook=_no_map)
-        _require(_pack(value) == raw, "it is not written in the canonical form")
+        _require(pack_rows(value) == raw, "it is not written in the canonical form")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise TreeMalformed(f"A tree chunk can't be read: {error}.") from None
     if not isinstance(value, list) or len(value) != 3 or value[0] != kind:
@@ -376,7 +399,7 @@ def _dots(rows: Any, what: str, rows_min: int = 0) -> tuple[tuple[bytes, int], .
     return tuple(found)
 
 
-def _version(row: Any) -> Version:
+def version_of_row(row: Any) -> Version:
     _require(isinstance(row, list) and len(row) == 12, "a version row has a wrong form")
     device, counter, seen, beside, time, generation, deleted, size, digest, indirect, chunks, attributes = row
     (dot,) = _dots([[device, counter]], "a dot")
@@ -397,14 +420,21 @@ def _version(row: Any) -> Version:
     return version
 
 
+def replaced_by_edit(before: Versions, settled: Sequence[Version] = ()) -> Versions:
+    """What an edit made where `before` was shown replaces: the version shown, all deletions and `settled`, and those of
+    the same content as one of these, which nobody was shown."""
+    chosen = [version for at, version in enumerate(before) if at == 0 or version.deleted or version in settled]
+    return tuple(version for version in before if any(version.same_content(one) for one in chosen))
+
+
 def next_version(before: Versions, content: Version, settled: Sequence[Version] = ()) -> Version:
     """`content` (whose device, counter and content count) as an edit made where `before` was shown.
 
-    It replaces the version shown, all deletions, and `settled`; other concurrent edits stay beside it until they are
-    settled one by one. Its generation is above all of them, so it is the one shown. Where a faulty device left versions
-    that say to have seen each other, one that can't be replaced without another that is to stay stays too.
+    It replaces what `replaced_by_edit` says; other concurrent edits stay beside it until they are settled one by one.
+    Its generation is above all of them, so it is the one shown. Where a faulty device left versions that say to have
+    seen each other, one that can't be replaced without another that is to stay stays too.
     """
-    replaced = [version for at, version in enumerate(before) if at == 0 or version.deleted or version in settled]
+    replaced = replaced_by_edit(before, settled)
     kept = [version for version in before if version not in replaced]
     seen = join([*(version.seen for version in replaced), tuple(version.dot for version in replaced)])
     counters = dict(seen)

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from fuzz.mutate import damaged
 from fuzz.target import Target, unhexed, vectors
-from hinet_protocol import heads, packs, passports, taskvectors, tau_blocks, trees
+from hinet_protocol import heads, packs, passports, past, taskvectors, tau_blocks, trees
 from hinet_protocol.identity import SIGN_PASSPORT, SIGN_VAULT_HEAD, DeviceKeys, derive_key
 
 PACKS = vectors("6-packs")["packs"]
@@ -44,6 +44,13 @@ def page(raw: bytes) -> None:
     assert merged == found
     trees.shown(merged)
     trees.check_room({}, merged)
+
+
+def past_chunk(raw: bytes) -> None:
+    rows = past.decode_past(raw)
+    assert past.encode_past(rows) == raw, "a past has two forms"
+    for _, version in rows:
+        past.past_of(version)
 
 
 def tree_root(raw: bytes) -> None:
@@ -171,6 +178,7 @@ def targets() -> list[Target]:
         Target("pack list", unhexed(held["pack_lists"], "raw"), pack_list),
         Target("tree page", unhexed(forest["pages"], "raw"), page),
         Target("tree root", unhexed(forest["roots"], "raw"), tree_root),
+        Target("past", unhexed(forest["pasts"], "raw"), past_chunk),
         Target("pack", [whole_pack(one) for one in PACKS], pack, dress=sealed_pack, inner=[footer_rows()]),
         Target("passport", papers, passport, dress=signed_passport,
                inner=[msgpack.unpackb(raw)["body"] for raw in papers]),

@@ -28,6 +28,7 @@ _SESSION = within("protocol/hinet_protocol/session.py", "protocol/test_hostile_c
 _HEADS = within("protocol/hinet_protocol/heads.py", "protocol/test_heads.py")
 _PACKS = within("protocol/hinet_protocol/packs.py", "protocol/test_hostile_checks.py", "protocol/test_packs.py")
 _TREES = within("protocol/hinet_protocol/trees.py", "protocol/test_trees.py")
+_PAST = within("protocol/hinet_protocol/past.py", "protocol/test_past.py")
 _PASSPORTS = within("protocol/hinet_protocol/passports.py", "protocol/test_passports.py")
 _TAU = within("protocol/hinet_protocol/taskvectors.py", "protocol/test_taskvectors.py")
 
@@ -198,7 +199,10 @@ VAULT = [
     _PACKS("a chunk's size", "or whole > chunk_bytes_max\n", "\n"),
     _PACKS("that slots fill the pack", "if not 0 <= room < padding_multiple_bytes:", FALSE),
     _PACKS("that a chunk is there once", "if len({slot.chunk_id for slot in slots}) != len(slots):", FALSE),
-    _TREES("the canonical form of a page", "_require(_pack(value) == raw, ", "_require(True, "),
+    _TREES("the canonical form of a page", "_require(pack_rows(value) == raw, ", "_require(True, "),
+    _PAST("order of a past", "if packed <= last:", FALSE),
+    _PAST("the length of a name in a past", " and 1 <= len(name) <= name_bytes_max", ""),
+    _PAST("the weight of a past", " or (len(found) > 1 and weight > name_weight_max)", ""),
     _TREES("order of names", "_require(name > last, ", "_require(True, "),
     _TREES("that a page is what its root says",
            "_require(len(page) == self.entries and next(iter(page)) == self.first, ", "_require(True, "),

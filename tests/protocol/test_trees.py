@@ -127,8 +127,7 @@ def test_every_concurrent_edit_is_shown_under_a_name_of_its_own(moves: Any) -> N
     devices, _, _ = play(moves)
     whole = merge_trees(device.tree for device in devices)
     alive = sum(not item.deleted for versions in whole.values() for item in versions)
-    assert len([row for name, row in shown(whole).items()]) == alive or any(
-        versions[0].deleted for versions in whole.values())
+    assert len(shown(whole)) == alive
     for versions in whole.values():
         assert not versions[0].deleted or all(item.deleted for item in versions), "an edit is shown before a deletion"
 
@@ -160,7 +159,7 @@ liars_st = st.lists(st.builds(
 
 
 def test_of_two_versions_that_each_say_to_have_seen_the_other_both_stay() -> None:
-    one, other = replace(version(A, 3), seen=((B, 5),)), replace(version(B, 5), seen=((A, 3),))
+    one, other = replace(version(A, 3, b"1"), seen=((B, 5),)), replace(version(B, 5, b"2"), seen=((A, 3),))
     merged = merge_trees([{b"n": (one,)}, {b"n": (other,)}])
     assert set(merged[b"n"]) == {one, other}
     assert len(shown(merged)) == 2
@@ -203,7 +202,8 @@ def test_an_edit_among_lies_is_shown_replaces_nothing_unseen_and_does_not_pile_u
         after = merge_versions((*before, new))
         assert after[0] == new
         for at, one in enumerate(before):
-            assert one in after or at == 0 or one.deleted or one in settled
+            assert one in after or at == 0 or one.deleted or any(
+                one.same_content(other) for other in (before[0], *settled))
         assert len(after) <= most
         before = after
 
@@ -216,6 +216,36 @@ def test_where_nobody_lies_what_was_seen_is_what_is_replaced(moves: Any) -> None
             both = {*left.get(name, ()), *right.get(name, ())}
             assert set(merge_versions(both)) == {
                 one for one in both if not any(other.has_seen(one.dot) for other in both if other is not one)}
+
+
+def test_the_same_content_from_two_devices_is_shown_once_and_the_next_edit_replaces_both() -> None:
+    left, right, other = version(A), version(B), version(C, content=b"other")
+    both = merge_versions([left, right])
+    assert len(both) == 2, "merging keeps both: only what is shown is one"
+    assert list(shown({b"n": both})) == [b"n"]
+    new = next_version(both, version(A, 2, b"new"))
+    assert merge_versions((*both, new)) == (new,)
+    three = merge_versions([*both, other])
+    assert len(shown({b"n": three})) == 2
+    settled = next_version(three, version(A, 3, b"chosen"), trees.contents(three)[1:])
+    assert merge_versions((*three, settled)) == (settled,)
+
+
+@given(steps)
+def test_no_two_shown_versions_of_a_name_have_one_content(moves: Any) -> None:
+    devices, _, _ = play([(what, at, other, name) for what, at, other, name in moves])
+    whole = merge_trees(device.tree for device in devices)
+    found = [(of or name, item.size, item.digest) for name, (item, of) in shown(whole).items()]
+    assert len(found) == len(set(found))
+    alive = {(name, item.size, item.digest) for name, items in whole.items() for item in items if not item.deleted}
+    assert set(found) == alive
+
+
+def test_twins_of_a_cloned_device_have_names_of_their_own_whichever_comes_first() -> None:
+    twins = [version(A, 6, b"1"), version(A, 6, b"2"), version(B, 1, b"3", generation=9)]
+    names = {item: name for name, (item, _) in shown({b"n.md": merge_versions(twins)}).items()}
+    for item in twins[:2]:
+        assert names[item] == b"n.conflict-41414141-6-%s.md" % trees.version_hash(item).hex()[:8].encode()
 
 
 def test_a_name_that_is_taken_is_not_used_for_a_conflict() -> None:
@@ -395,6 +425,11 @@ def test_the_vectors_hold() -> None:
         assert trees.decode_page(bytes.fromhex(page["raw"])) == tree
         seen = [[name.hex(), item, beside and beside.hex()] for name, (item, beside) in sorted(shown(tree).items())]
         assert seen == [[name, known[key], beside] for name, key, beside in VECTORS["shown"]]
+    for one in VECTORS["shown_once"]:
+        tree = {bytes.fromhex(name): tuple(known[key] for key in keys) for name, keys in one["entries"]}
+        assert merge_trees([tree]) == tree
+        assert [[name.hex(), item, beside and beside.hex()] for name, (item, beside) in sorted(shown(tree).items())] \
+            == [[name, known[key], beside] for name, key, beside in one["shown"]]
     for root in VECTORS["roots"]:
         pages = [trees.PageRef(bytes.fromhex(first), bytes.fromhex(chunk), n) for first, chunk, n in root["pages"]]
         assert trees.encode_root(pages).hex() == root["raw"]

@@ -604,6 +604,12 @@ def test_pages_and_roots_are_canonical_rows() -> None:
         assert [name for name, _ in names] == sorted(name for name, _ in names)
     for one in found["roots"]:
         assert msgpack.packb(["root", 1, plain(one["pages"])]).hex() == one["raw"]
+    for one in found["pasts"]:
+        pairs = [[bytes.fromhex(name), rows[which]] for name, which in one["rows"]]
+        assert msgpack.packb(["past", 1, pairs]).hex() == one["raw"]
+        assert [msgpack.packb(pair) for pair in pairs] == sorted({msgpack.packb(pair) for pair in pairs})
+    for which, digest in found["version_hashes"].items():
+        assert blake3(msgpack.packb(rows[which])).hexdigest() == digest
     for one in found["attributes"]:
         said = {"mode": one["mode"], "mtime": one["mtime"], "past": one["past"] and bytes.fromhex(one["past"])}
         other = {key: value for key, value in msgpack.unpackb(bytes.fromhex(one["others"])).items() if key not in said}

@@ -37,7 +37,7 @@ ADAPTER_FILE, ADAPTER_CONFIG_FILE = "adapter.safetensors", "adapter_config.json"
 class VaultStore(Protocol):
     """What learning needs of the vault (`hinet_node.vault.Vault`)."""
 
-    async def put_many(self, files: Mapping[bytes, Any]) -> list[Any]: ...
+    async def put_many(self, files: Mapping[bytes, Any], *, keep_past: bool = True) -> list[Any]: ...
 
     async def get(self, name: bytes) -> bytes: ...
 
@@ -185,7 +185,7 @@ class Revisions:
         raw = seal(passport, _Signer(self._membership))
         folder = PREFIX + passport.id.encode() + b"/"
         files = {folder + name.encode(): data for name, data in draft.files.items()}
-        await self._vault.put_many({**files, folder + PASSPORT.encode(): raw})
+        await self._vault.put_many({**files, folder + PASSPORT.encode(): raw}, keep_past=False)
         return self._believed(open_passport(raw, self._membership.identity_id), passport.id)
 
     async def fetch(self, revision: Revision, file: str, disk: Disk, into: str) -> None:

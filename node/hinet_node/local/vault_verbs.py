@@ -38,7 +38,7 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) ->
         if not all(isinstance(path, str) and Path(path).is_absolute() for path in paths):
             raise UsageError("vault.add needs absolute paths: the agent's own folder is not the caller's")
         found, skipped = await disk.run_blocking(lambda: find_files([Path(path) for path in paths], name_bytes(under)))
-        items = await vault.put_many(found, on_progress=lambda done: emit(_progress(done)))
+        items = await vault.put_many(found, on_progress=lambda done: emit(progress_report(done)))
         return {"files": len(items), "bytes": sum(item.size for item in items), "skipped": skipped}
 
     async def put(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
@@ -63,13 +63,13 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) ->
             return {"content": await _content(vault, name)}
         exact = [item for item in await vault.list(name) if item.name == name]
         if exact:
-            item = await vault.get_to(name, Path(to), on_progress=lambda done: emit(_progress(done)))
+            item = await vault.get_to(name, Path(to), on_progress=lambda done: emit(progress_report(done)))
             return {"files": 1, "bytes": item.size, "to": to}
         folder = name.rstrip(b"/") + b"/" if name else b""
         into = text_of(args, "into", to)
         if not await vault.list(folder):
             raise no_such_file(name)
-        items = await vault.restore(folder, Path(into), on_progress=lambda done: emit(_progress(done)))
+        items = await vault.restore(folder, Path(into), on_progress=lambda done: emit(progress_report(done)))
         return {"files": len(items), "bytes": sum(item.size for item in items),
                 "to": str(Path(into, text_name(folder)))}
 
@@ -77,7 +77,7 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) ->
         return await vault_status(vault, household)
 
     async def verify(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        report = await vault.verify(deep=args.get("deep") is True, on_progress=lambda done: emit(_progress(done)))
+        report = await vault.verify(deep=args.get("deep") is True, on_progress=lambda done: emit(progress_report(done)))
         return report.as_json()
 
     return {"vault.add": add, "vault.put": put, "vault.ls": ls, "vault.get": get, "vault.status": status,
@@ -205,6 +205,6 @@ def name_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _progress(done: Progress) -> dict[str, Any]:
+def progress_report(done: Progress) -> dict[str, Any]:
     files = f"{done.files_done}/{done.files_total} files" if done.files_total else done.what
     return {"step": done.bytes_done, "total": done.bytes_total or 0, "note": files}

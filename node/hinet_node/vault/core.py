@@ -1,21 +1,22 @@
-"""What the vault does, in blocking form: put, remove, take up heads, find versions. SPEC.md, 6.
+"""What the vault does, in blocking form: put, take up heads, find versions. SPEC.md, 6.
 
 Leaves packs on disk to `packstore`, heads to `headstore`, sealing to `writer` and `publish`, opening to `reader`, the
-merged view to `view`; waiting and threads to `vault`.
+merged view to `view`, other edits to `edits`, the past to `history`; waiting and threads to `vault`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from blake3 import blake3
 
 from hinet_node.errors import IntegrityError, NodeError, NoSpace, NotAuthorised, UsageError
 from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault import files
+from hinet_node.vault.edits import Edit, Edits
 from hinet_node.vault.files import Source
 from hinet_node.vault.headstore import HeadStore
+from hinet_node.vault.history import History
 from hinet_node.vault.items import Household, Item, OnProgress, Progress, Trouble, VaultSettings
 from hinet_node.vault.packstore import PackStore
 from hinet_node.vault.publish import Publisher
@@ -24,7 +25,7 @@ from hinet_node.vault.view import View, item_of
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.heads import Head, vault_digest
 from hinet_protocol.reconcile import needs_of, whole_heads
-from hinet_protocol.trees import Version, name_bytes_max, next_version
+from hinet_protocol.trees import Version, name_bytes_max
 
 
 def check_name(name: bytes) -> None:
@@ -70,6 +71,8 @@ class VaultCore:
         self.view = View()
         self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings,
                                    self.reader.pack_holding)
+        self.edits = Edits(self)
+        self.history = History(self)
         self.trouble: dict[tuple[str, bytes], Trouble] = {}
         """What is wrong now, by code and subject."""
         self.peers_hold: dict[bytes, frozenset[bytes]] = {}
@@ -84,8 +87,9 @@ class VaultCore:
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    def put(self, sources: Mapping[bytes, Source], on_progress: OnProgress | None) -> list[Item]:
-        """Store files under one head."""
+    def put(self, sources: Mapping[bytes, Source], on_progress: OnProgress | None, *,
+            keep_past: bool = True) -> list[Item]:
+        """Store files under one head. What they replace stays restorable if `keep_past`."""
         total = sum(files.source_bytes(source) for source in sources.values())
         writer = self.publisher.writer()
         self.check_room(total)
@@ -110,30 +114,9 @@ class VaultCore:
             writer.take_back()
         else:
             self.publisher.publish(writer, lambda seq: [
-                self._edit(name, version, seq) for name, version in content.items()])
+                self.edits.version(writer, Edit(name, version), seq, keep_past=keep_past)
+                for name, version in content.items()])
         return [item_of(name, *self._row(name)) for name in sources]
-
-    def remove(self, names: set[bytes]) -> int:
-        """Tombstones for files; for a concurrent edit, a version that settles it."""
-        rows = {name: row for name in sorted(names) if (row := self.view.lookup(name)) is not None}
-        if not rows:
-            return 0
-        device, now = self.household.device_public, self.publisher.now()
-
-        def versions(seq: int) -> list[tuple[bytes, Version]]:
-            made = []
-            for name in sorted({conflict_of or name for name, (_, conflict_of) in rows.items()}):
-                settled = [version for version, conflict_of in rows.values() if conflict_of == name]
-                stays = Version(device, 0, (), (), now, deleted=True) if name in rows else self.view.tree[name][0]
-                made.append(self._edit(name, stays, seq, settled))
-            return made
-        self.publisher.publish(self.publisher.writer(), versions)
-        return len(rows)
-
-    def _edit(self, name: bytes, version: Version, seq: int, settled: Sequence[Version] = ()) -> tuple[bytes, Version]:
-        """The version as this device's edit of that name in its head `seq`."""
-        mine = replace(version, device=self.household.device_public, counter=seq)
-        return name, next_version(self.view.tree.get(name, ()), mine, settled)
 
     def _held(self, version: Version, writer: PackWriter) -> bool:
         return all(self.store.index.pack_of(chunk) is not None and chunk not in writer.sealed
@@ -202,12 +185,12 @@ class VaultCore:
 
     def shown(self) -> Mapping[bytes, tuple[Version, bytes | None]]:
         """Name shown -> version, and the name it competes for. Errors: `NotAuthorised` on a keeper."""
-        self._refuse_keeper()
+        self.refuse_keeper()
         return self.view.shown()
 
     def version(self, name: bytes) -> tuple[Version, bytes | None]:
         """Errors: `UsageError` E_NO_SUCH_FILE, `NotAuthorised`."""
-        self._refuse_keeper()
+        self.refuse_keeper()
         return self._row(name)
 
     def _row(self, name: bytes) -> tuple[Version, bytes | None]:
@@ -217,7 +200,8 @@ class VaultCore:
                              code="E_NO_SUCH_FILE", next_step="`hinet-node vault ls` lists the files.")
         return row
 
-    def _refuse_keeper(self) -> None:
+    def refuse_keeper(self) -> None:
+        """Errors: `NotAuthorised` on a device without keys."""
         if not self.household.epoch_keys():
             raise NotAuthorised("This device is a keeper: it holds the vault without the key and can't read it.",
                                 next_step="Read it on a device with the role member or admin.")

@@ -168,5 +168,7 @@ class VaultSettings:
     """Pieces asked for at once from one sibling."""
     heads_kept: int = 256
     """Newest head records kept per device."""
+    keep_days: int = 30
+    """So long at least what was replaced or removed can be put back."""
     index_path: str | None = None
     """Where SQLite keeps the cache; `:memory:` in simulations; None for `vault/index.sqlite` in the home."""

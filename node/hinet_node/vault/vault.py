@@ -1,7 +1,7 @@
-"""The vault's face to the rest of the node: put, get, list, status, verify. SPEC.md, 6.
+"""The vault's face to the rest of the node: put, get, list, put back, status, verify. SPEC.md, 6.
 
-Leaves the work itself to `core`, counting and checking to `inspect`, files outside the home to `files`, siblings to
-`replicate`. This part only lets writers wait for each other and keeps the disk off the event loop.
+Leaves the work itself to `core`, `edits` and `history`, counting and checking to `inspect`, files outside the home to
+`files`, siblings to `replicate`. This part only lets writers wait for each other and keeps the disk off the event loop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hinet_node.vault.files import Source
 from hinet_node.vault.items import Household, Item, OnProgress, VaultSettings, VaultStatus, VerifyReport
 from hinet_node.vault.view import item_of
 from hinet_protocol.heads import Head
+from hinet_protocol.trees import Version
 
 T = TypeVar("T")
 
@@ -50,21 +51,23 @@ class Vault:
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    async def put(self, name: bytes, source: Source, *, on_progress: OnProgress | None = None) -> Item:
+    async def put(self, name: bytes, source: Source, *, on_progress: OnProgress | None = None,
+                  keep_past: bool = True) -> Item:
         """Store one file; returns once it is durable here (packs, then head). The same content again changes nothing.
+        What it replaces stays restorable, unless `keep_past` is false (machine state that is written again and again).
 
         Errors: `NotAuthorised` without the current epoch's key (a keeper); `NoSpace`; `UsageError` for an empty or
         over-long name (1 to 4096 bytes) or an unreadable source. After an error the vault is as it was before.
         """
-        return (await self.put_many({name: source}, on_progress=on_progress))[0]
+        return (await self.put_many({name: source}, on_progress=on_progress, keep_past=keep_past))[0]
 
     async def put_many(self, sources: Mapping[bytes, Source] | Iterable[tuple[bytes, Source]], *,
-                       on_progress: OnProgress | None = None) -> list[Item]:
+                       on_progress: OnProgress | None = None, keep_past: bool = True) -> list[Item]:
         """Store many files under one head: after a crash all of them are there or none. Small ones share packs."""
         wanted = dict(sources)
         for name in wanted:
             check_name(name)
-        return await self._change(lambda: self.core.put(wanted, on_progress))
+        return await self._change(lambda: self.core.put(wanted, on_progress, keep_past=keep_past))
 
     async def remove(self, names: Iterable[bytes]) -> int:
         """Take files out of the view (a tombstone replicates; the content stays restorable); how many were there.
@@ -72,9 +75,48 @@ class Vault:
         Removing a concurrent edit by its own shown name settles it: the version under the plain name stays.
         """
         wanted = set(names)
-        return await self._change(lambda: self.core.remove(wanted)) if wanted else 0
+        return await self._change(lambda: self.core.edits.remove(wanted)) if wanted else 0
+
+    async def move(self, names: Mapping[bytes, bytes]) -> int:
+        """Give files other names, old -> new; how many. Their history goes with them. Errors: `UsageError`
+        E_NO_SUCH_FILE; `ConflictError` E_NAME_TAKEN."""
+        for name in names.values():
+            check_name(name)
+        return await self._change(lambda: self.core.edits.move(names))
+
+    async def put_back(self, rows: Mapping[bytes, Version], *, on_progress: OnProgress | None = None) -> list[bytes]:
+        """Make past versions the newest of their names; the names that this changed. Errors: `IntegrityError`
+        E_VERSION_GONE, and then nothing has changed."""
+        return await self._change(lambda: self.core.edits.put_back(rows, on_progress))
+
+    async def settle(self, name: bytes, keep: str) -> list[bytes]:
+        """End what concurrent edits compete for; the names that stand then. `keep`: as `Edits.settle`."""
+        return await self._change(lambda: self.core.edits.settle(name, keep))
 
     # ---- reading -------------------------------------------------------------------------------------------------
+
+    async def look(self, work: Callable[[VaultCore], T]) -> T:
+        """What `work` finds in the view and the past, while nothing is written. It runs off the event loop and should
+        not take long."""
+        async with self._lock:
+            return await self._read(lambda: work(self.core))
+
+    async def write_version(self, version: Version, path: Path | str, *, on_progress: OnProgress | None = None) -> None:
+        """Write the content of any version to `path`, as `get_to`."""
+        count = Counter(b"", version.size, 1, on_progress)
+        await self._read(lambda: files.write_file(path, self.core.content(version), count.bytes))
+
+    async def write_versions(self, rows: Mapping[bytes, Version], folder: Path | str, *,
+                             on_progress: OnProgress | None = None) -> None:
+        """Write versions below `folder`, by their names. Errors: as `restore`."""
+        parts = {name: files.plain_parts(name) for name in rows}
+        count = Counter(b"", sum(version.size for version in rows.values()), len(rows), on_progress)
+
+        def work() -> None:
+            for name, version in sorted(rows.items()):
+                files.write_below(folder, parts[name], self.core.content(version), count.bytes)
+                count.file()
+        await self._read(work)
 
     async def get(self, name: bytes) -> bytes:
         """The whole content, verified. Errors: `UsageError` E_NO_SUCH_FILE; `IntegrityError` when a pack is damaged

@@ -170,6 +170,11 @@ class View:
                 self._beside = shown_beside(self.tree, self._contested)
             return self._beside.get(name)
 
+    def contested(self) -> list[bytes]:
+        """The names with more than one version, sorted."""
+        with self._lock:
+            return sorted(self._contested)
+
 
 def _refuse_future(page: Mapping[bytes, Versions], numbers: Mapping[bytes, int]) -> None:
     """A version that has seen what nobody wrote yet would hide it when it comes. Raises TreeMalformed."""

@@ -33,7 +33,7 @@ class SharedVault:
     def __init__(self) -> None:
         self.files: dict[bytes, bytes] = {}
 
-    async def put_many(self, files: Mapping[bytes, Any]) -> list[Any]:
+    async def put_many(self, files: Mapping[bytes, Any], *, keep_past: bool = True) -> list[Any]:
         await trio.lowlevel.checkpoint()
         self.files.update(files)
         return []

@@ -3,14 +3,16 @@
     header   72   magic "HINETPK", version 1, epoch id (32), salt (32): in clear
     chunks        each sealed on its own, slot numbers from 0
     padding       sealed zeros, so that the file is a multiple of 64 KiB
-    footer        sealed rows: type, form, chunk id, stored and plain size of every slot
+    footer        sealed rows: type, form, chunk id, stored and plain size of every slot; then, if a form says that the
+                  chunk's id is of another epoch, that epoch's id
     trailer  32   sealed: where the footer begins, how long it is, how many rows
 
 Every seal is ChaCha20-Poly1305 under the pack's own key, HKDF(epoch key, salt); the nonce is the slot number, so a
 salt must never be used twice: a `PackBuilder` is good for one pack and its salt is drawn anew for each attempt.
-The chunk id is the BLAKE3 of the plaintext, keyed by the epoch, and stands only in the sealed footer. Whoever has no
-key can still check a pack against its name. What the chunks mean is left to `trees`, reading and writing files to the
-node.
+The chunk id is the BLAKE3 of the plaintext, keyed by the epoch, and stands only in the sealed footer. A chunk that is
+moved into a pack of a later epoch keeps its id, so that trees which name it need no change: its slot then says so, and
+the footer names the epoch of the id. Whoever has no key can still check a pack against its name. What the chunks mean
+is left to `trees`, reading and writing files to the node.
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ _NO_ID = bytes(32)
 _ROW = struct.Struct(">BB32sII")
 _COUNT = struct.Struct(">I")
 _TRAILER_FORM = struct.Struct(">QII")
-_RAW, _ZSTD = 0, 1
+_ID_EPOCH_BYTES = 32
+_ZSTD, _FOREIGN = 1, 2
+"""Bits of a slot's form: its plaintext is compressed; its id is of the epoch that the footer names at its end."""
+_FORM_MAX = _ZSTD | _FOREIGN
 
 
 def chunk_id_key(epoch_key: bytes) -> bytes:
@@ -73,7 +78,10 @@ def verify_pack_name(name: bytes, raw: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One sealed chunk in a pack. `offset` counts from the start of the file; `stored_bytes` is without the tag."""
+    """One sealed chunk in a pack. `offset` counts from the start of the file; `stored_bytes` is without the tag.
+
+    `id_epoch` is the epoch whose id key made the chunk's id; empty when it is the pack's own.
+    """
 
     number: int
     kind: int
@@ -82,6 +90,12 @@ class Slot:
     stored_bytes: int
     plain_bytes: int
     compressed: bool
+    id_epoch: bytes = b""
+
+    @property
+    def form(self) -> int:
+        """As the footer writes it."""
+        return (_ZSTD if self.compressed else 0) | (_FOREIGN if self.id_epoch else 0)
 
     @property
     def sealed_bytes(self) -> int:
@@ -130,12 +144,14 @@ class PackSummary:
 class PackBuilder:
     """Seals chunks into one pack, as a stream: `take` gives the bytes that are ready, in file order.
 
-    `salt` is 32 fresh random bytes that were never used before. After `finish` the builder is spent.
+    `salt` is 32 fresh random bytes that were never used before. After `finish` the builder is spent. `id_epoch` is the
+    one earlier epoch that chunks with ids of another epoch may be of; without it there are none.
     """
 
-    def __init__(self, epoch_id: bytes, epoch_key: bytes, salt: bytes) -> None:
-        if len(epoch_id) != 32 or len(salt) != 32:
-            raise ValueError("An epoch id and a salt have 32 bytes each.")
+    def __init__(self, epoch_id: bytes, epoch_key: bytes, salt: bytes, id_epoch: bytes = b"") -> None:
+        if len(epoch_id) != 32 or len(salt) != 32 or len(id_epoch) not in (0, 32) or id_epoch == epoch_id:
+            raise ValueError("Epoch ids and a salt have 32 bytes each, and the epoch of foreign ids is another one.")
+        self.id_epoch = id_epoch
         header = PackHeader(epoch_id, salt)
         self._seals = _Seals(header, epoch_key)
         self._compressor = zstandard.ZstdCompressor(level=zstd_level, write_content_size=False)
@@ -153,11 +169,13 @@ class PackBuilder:
     def slot_count(self) -> int:
         return len(self._slots)
 
-    def add(self, kind: int, chunk: bytes, plaintext: bytes) -> Slot:
-        """Seal one chunk of at most 4 MiB under its id. The caller keeps to `slots_max` and `pack_bytes_max`."""
+    def add(self, kind: int, chunk: bytes, plaintext: bytes, *, foreign: bool = False) -> Slot:
+        """Seal one chunk of at most 4 MiB under its id, which with `foreign` is one of `id_epoch`. The caller keeps to
+        `slots_max` and `pack_bytes_max`."""
         if self._finished:
             raise ValueError("This pack is finished; a new one needs a new salt.")
-        if kind not in _KINDS or len(chunk) != 32 or chunk in self._ids or len(plaintext) > chunk_bytes_max:
+        if (kind not in _KINDS or len(chunk) != 32 or chunk in self._ids or len(plaintext) > chunk_bytes_max
+                or (foreign and not self.id_epoch)):
             raise ValueError("A chunk of this type, id or size can't go into this pack.")
         if len(self._slots) >= slots_max or self.size_bytes + len(plaintext) > pack_bytes_max - (4 << 20):
             raise ValueError("The pack is full.")
@@ -165,7 +183,8 @@ class PackBuilder:
         compressed = len(stored) < len(plaintext)
         if not compressed:
             stored = plaintext
-        slot = Slot(len(self._slots), kind, chunk, self.size_bytes, len(stored), len(plaintext), compressed)
+        slot = Slot(len(self._slots), kind, chunk, self.size_bytes, len(stored), len(plaintext), compressed,
+                    self.id_epoch if foreign else b"")
         self._emit(self._seals.seal(kind, slot.number, chunk, stored))
         self._slots.append(slot)
         self._ids.add(chunk)
@@ -184,8 +203,10 @@ class PackBuilder:
             raise ValueError("This pack is finished; a new one needs a new salt.")
         self._finished = True
         rows = _COUNT.pack(len(self._slots)) + b"".join(
-            _ROW.pack(slot.kind, _ZSTD if slot.compressed else _RAW, slot.chunk_id, slot.stored_bytes, slot.plain_bytes)
+            _ROW.pack(slot.kind, slot.form, slot.chunk_id, slot.stored_bytes, slot.plain_bytes)
             for slot in self._slots)
+        if any(slot.id_epoch for slot in self._slots):
+            rows += self.id_epoch
         footer_bytes = len(rows) + tag_bytes
         rest = self.size_bytes + tag_bytes + footer_bytes + trailer_bytes
         self._emit(self._seals.seal(_PADDING, _PADDING_SLOT, _NO_ID, bytes(-rest % padding_multiple_bytes)))
@@ -232,7 +253,8 @@ class PackReader:
         if len(plain) != _TRAILER_FORM.size:
             raise PackMalformed("The trailer of a pack has the wrong size.")
         offset, length, self._rows = _TRAILER_FORM.unpack(plain)
-        if (self._rows > slots_max or length != _COUNT.size + self._rows * _ROW.size + tag_bytes
+        exact = _COUNT.size + self._rows * _ROW.size + tag_bytes
+        if (self._rows > slots_max or length not in (exact, exact + _ID_EPOCH_BYTES)
                 or offset < header_bytes + tag_bytes or offset + length + trailer_bytes != self.size_bytes):
             raise PackMalformed("The footer of a pack is not where its trailer says.")
         self.footer_range = (offset, length)
@@ -240,25 +262,36 @@ class PackReader:
     def open_footer(self, sealed: bytes) -> tuple[Slot, ...]:
         """All slots of the pack, checked against each other and the file's size. Raises PackDamaged, PackMalformed."""
         plain = self._seals.unseal(_FOOTER, _FOOTER_SLOT, _NO_ID, sealed)
-        if len(plain) != _COUNT.size + self._rows * _ROW.size or _COUNT.unpack_from(plain)[0] != self._rows:
+        exact = _COUNT.size + self._rows * _ROW.size
+        if len(plain) not in (exact, exact + _ID_EPOCH_BYTES) or _COUNT.unpack_from(plain)[0] != self._rows:
             raise PackMalformed("The footer of a pack has the wrong size.")
+        id_epoch = plain[exact:]
         at, slots = header_bytes, []
         for number in range(self._rows):
             kind, form, chunk, stored, whole = _ROW.unpack_from(plain, _COUNT.size + number * _ROW.size)
-            if (kind not in _KINDS or form not in (_RAW, _ZSTD) or whole > chunk_bytes_max
-                    or (stored != whole if form == _RAW else stored >= whole)):
+            if (kind not in _KINDS or form > _FORM_MAX or whole > chunk_bytes_max
+                    or (stored >= whole if form & _ZSTD else stored != whole)):
                 raise PackMalformed(f"Slot {number} of a pack has the wrong type or size.")
-            slots.append(Slot(number, kind, chunk, at, stored, whole, form == _ZSTD))
+            slots.append(Slot(number, kind, chunk, at, stored, whole, bool(form & _ZSTD),
+                              self._foreign(id_epoch) if form & _FOREIGN else b""))
             at += stored + tag_bytes
         room = self.footer_range[0] - at - tag_bytes
         if not 0 <= room < padding_multiple_bytes:
             raise PackMalformed("The slots of a pack do not fill it.")
         if len({slot.chunk_id for slot in slots}) != len(slots):
             raise PackMalformed("A chunk is in a pack twice.")
+        if id_epoch and not any(slot.id_epoch for slot in slots):
+            raise PackMalformed("A pack names an epoch that none of its chunks is of.")
         return tuple(slots)
 
+    def _foreign(self, id_epoch: bytes) -> bytes:
+        if not id_epoch or id_epoch == self.header.epoch_id:
+            raise PackMalformed("A slot's id is of another epoch, and the pack does not say of which.")
+        return id_epoch
+
     def open_slot(self, slot: Slot, sealed: bytes, id_key: bytes) -> bytes:
-        """The plaintext of one slot; `sealed` is the range (slot.offset, slot.sealed_bytes). Raises PackDamaged."""
+        """The plaintext of one slot; `sealed` is the range (slot.offset, slot.sealed_bytes), `id_key` that of the epoch
+        `slot.id_epoch`, or of the pack's own. Raises PackDamaged."""
         stored = self._seals.unseal(slot.kind, slot.number, slot.chunk_id, sealed)
         plain = _inflate(stored, slot.plain_bytes) if slot.compressed else stored
         if len(plain) != slot.plain_bytes or chunk_id(id_key, plain) != slot.chunk_id:

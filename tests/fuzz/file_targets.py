@@ -17,6 +17,8 @@ from hinet_protocol.identity import SIGN_PASSPORT, SIGN_VAULT_HEAD, DeviceKeys, 
 
 PACKS = vectors("6-packs")["packs"]
 EPOCH_KEY = bytes.fromhex(PACKS[0]["epoch_key"])
+EPOCH_KEYS = {bytes.fromhex(one["id_epoch"]): bytes.fromhex(one["id_epoch_key"]) for one in PACKS if "id_epoch" in one}
+"""Of the earlier epochs that chunks were moved from."""
 IDENTITY = bytes.fromhex(vectors("6-heads")["heads"][0]["identity"])
 HEAD_SIGNER = bytes.fromhex(vectors("6-heads")["heads"][0]["sign_seed"])
 PASSPORT_IDENTITY = bytes.fromhex(vectors("8-passports")["passports"][0]["identity"])
@@ -60,8 +62,8 @@ def tree_root(raw: bytes) -> None:
 def pack(raw: bytes) -> None:
     """Every slot that the footer tells of is opened."""
     reader, slots = packs.open_pack(raw, EPOCH_KEY)
-    key = packs.chunk_id_key(EPOCH_KEY)
     for slot in slots:
+        key = packs.chunk_id_key(EPOCH_KEYS.get(slot.id_epoch, EPOCH_KEY))
         assert len(reader.open_slot(slot, raw[slot.offset:slot.offset + slot.sealed_bytes], key)) <= 4 << 20
 
 

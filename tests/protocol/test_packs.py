@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hinet_protocol.errors import PackDamaged, PackMalformed
 from hinet_protocol.packs import DATA, TREE_PAGE, PackBuilder, PackReader, chunk_id, chunk_id_key, open_pack
 
 EPOCH, KEY, SALT = b"e" * 32, b"k" * 32, b"s" * 32
+OLD, OLD_KEY = b"d" * 32, b"o" * 32
 ID_KEY = chunk_id_key(KEY)
 VECTORS = json.loads((Path(__file__).parents[2] / "protocol" / "vectors" / "6-packs.json").read_text())
 
@@ -34,10 +36,21 @@ def build(*plaintexts: bytes, salt: bytes = SALT, epoch: bytes = EPOCH, key: byt
     return raw
 
 
-def read_all(raw: bytes, key: bytes = KEY) -> list[bytes]:
+def read_all(raw: bytes, key: bytes = KEY, id_keys: Mapping[bytes, bytes] = {}) -> list[bytes]:
+    """All chunks; `id_keys` are the keys of earlier epochs, by epoch id."""
     reader, slots = open_pack(raw, key)
-    return [reader.open_slot(slot, raw[slot.offset:slot.offset + slot.sealed_bytes], chunk_id_key(key))
-            for slot in slots]
+    return [reader.open_slot(slot, raw[slot.offset:slot.offset + slot.sealed_bytes],
+                             chunk_id_key(id_keys.get(slot.id_epoch, key))) for slot in slots]
+
+
+def moved(*plaintexts: bytes, beside: bytes = b"") -> bytes:
+    """A pack of chunks that were moved from the epoch `d…`, whose key is `o…`, and keep their ids."""
+    builder = PackBuilder(EPOCH, KEY, SALT, OLD)
+    for plaintext in plaintexts:
+        builder.add(DATA, chunk_id(chunk_id_key(OLD_KEY), plaintext), plaintext, foreign=True)
+    if beside:
+        builder.add(DATA, chunk_id(ID_KEY, beside), beside)
+    return builder.finish()[0]
 
 
 RAW = build(b"first", b"second" * 1_000, b"")
@@ -128,12 +141,59 @@ def test_a_builder_refuses_what_a_reader_would() -> None:
             builder.add(kind, name, plaintext)
 
 
-def sealed_by_a_member(row: bytes, stored: bytes, *, count: int = 1) -> bytes:
+def test_a_moved_chunk_keeps_its_id_and_opens_under_the_key_of_its_own_epoch() -> None:
+    raw = moved(b"moved", b"moved as well " * 99, beside=b"sealed here")
+    assert read_all(raw, id_keys={OLD: OLD_KEY}) == [b"moved", b"moved as well " * 99, b"sealed here"]
+    _, slots = open_pack(raw, KEY)
+    assert [(slot.id_epoch, slot.form) for slot in slots] == [(OLD, 2), (OLD, 3), (b"", 0)]
+    assert slots[0].chunk_id == chunk_id(chunk_id_key(OLD_KEY), b"moved")
+    assert OLD not in raw, "which epoch the chunks came from is nobody's business without the key"
+
+
+def test_a_moved_chunk_is_not_taken_under_the_id_key_of_the_pack_or_of_a_third_epoch() -> None:
+    raw = moved(b"moved")
+    for wrong in (KEY, b"x" * 32):
+        with pytest.raises(PackDamaged):
+            read_all(raw, id_keys={OLD: wrong})
+
+
+def test_a_builder_takes_ids_of_one_other_epoch_only_if_it_was_told_which() -> None:
+    with pytest.raises(ValueError):
+        PackBuilder(EPOCH, KEY, SALT).add(DATA, b"i" * 32, b"x", foreign=True)
+    for wrong in (EPOCH, b"short"):
+        with pytest.raises(ValueError):
+            PackBuilder(EPOCH, KEY, SALT, wrong)
+    raw = build_with_unused_epoch()
+    assert raw == build(b"x"), "an epoch that no chunk is of leaves no trace"
+
+
+def build_with_unused_epoch() -> bytes:
+    builder = PackBuilder(EPOCH, KEY, SALT, OLD)
+    builder.add(DATA, chunk_id(ID_KEY, b"x"), b"x")
+    return builder.finish()[0]
+
+
+@pytest.mark.parametrize("end", [b"", EPOCH, OLD[:31], OLD + b"d", OLD * 2])
+def test_a_foreign_id_whose_epoch_is_not_told_or_is_the_packs_own_is_refused(end: bytes) -> None:
+    for form in (2, 3):
+        stored = b"12345" if form == 2 else b"1234"
+        with pytest.raises(PackMalformed):
+            open_pack(sealed_by_a_member(row(DATA, form, len(stored), 5), stored, end=end), KEY)
+
+
+@pytest.mark.parametrize(("form", "end"), [(0, OLD), (1, OLD), (4, b""), (4, OLD), (6, OLD), (255, OLD)])
+def test_an_epoch_without_a_foreign_id_and_an_unknown_form_are_refused(form: int, end: bytes) -> None:
+    stored = b"1234" if form & 1 else b"12345"
+    with pytest.raises(PackMalformed):
+        open_pack(sealed_by_a_member(row(DATA, form, len(stored), 5), stored, end=end), KEY)
+
+
+def sealed_by_a_member(row: bytes, stored: bytes, *, count: int = 1, end: bytes = b"") -> bytes:
     """A pack whose seals are right and whose footer says what a faulty member wrote."""
     header = packs.PackHeader(EPOCH, SALT)
     seals = packs._Seals(header, KEY)
     body = seals.seal(DATA, 0, row[2:34], stored)
-    footer_plain = count.to_bytes(4, "big") + row * count
+    footer_plain = count.to_bytes(4, "big") + row * count + end
     fixed = 72 + len(body) + 16 + len(footer_plain) + 16 + 32
     padding = seals.seal(0xF2, 0xFFFFFFFD, bytes(32), bytes(-fixed % 65_536))
     footer = seals.seal(0xF0, 0xFFFFFFFF, bytes(32), footer_plain)
@@ -147,7 +207,7 @@ def row(kind: int, form: int, stored: int, plain: int, name: bytes = b"i" * 32) 
 
 
 @pytest.mark.parametrize(("wrong", "stored"), [
-    (row(9, 0, 5, 5), b"12345"), (row(DATA, 2, 5, 5), b"12345"), (row(DATA, 0, 5, 6), b"12345"),
+    (row(9, 0, 5, 5), b"12345"), (row(DATA, 4, 5, 5), b"12345"), (row(DATA, 0, 5, 6), b"12345"),
     (row(DATA, 1, 5, 5), b"12345"), (row(DATA, 1, 5, 4), b"12345"), (row(DATA, 0, 2**32 - 1, 2**32 - 1), b"12345"),
     (row(DATA, 1, 5, packs.chunk_bytes_max + 1), b"12345"), (row(DATA, 0, 4, 4), bytes(140_000)),
     (row(DATA, 0, 140_000, 140_000), b"12345"),
@@ -201,6 +261,8 @@ def test_packs_of_earlier_versions_still_open(vector: dict[str, object]) -> None
     seals = packs._Seals(packs.read_header(head), key)
     raw = head + seals.seal(0xF2, 0xFFFFFFFD, bytes(32), bytes(padding)) + tail + end
     assert blake3(raw).hexdigest() == vector["name"]
-    assert [plain.hex() for plain in read_all(raw, key)] == vector["plaintexts"]
+    id_keys = {bytes.fromhex(str(vector.get("id_epoch", ""))): bytes.fromhex(str(vector.get("id_epoch_key", "")))}
+    assert [plain.hex() for plain in read_all(raw, key, {k: v for k, v in id_keys.items() if k})] == (
+        vector["plaintexts"])
     _, slots = open_pack(raw, key)
     assert [slot.chunk_id.hex() for slot in slots] == vector["chunk_ids"]

@@ -582,9 +582,15 @@ def test_packs_open_from_their_trailer_to_each_chunk(one: dict[str, Any]) -> Non
         kind, form, chunk, stored, plain = struct.unpack(">BB32sII", footer[4 + 42 * slot:46 + 42 * slot])
         opened = sealed_part(key, raw[at:at + stored + 16], kind, slot, chunk)
         at += stored + 16
-        assert chunk.hex() == one["chunk_ids"][slot] == blake3(text, key=id_key).hexdigest()
+        its_key = id_key
+        if form >= 2:  # moved from the epoch that the footer ends with
+            its_key = hkdf(bytes.fromhex(one["id_epoch_key"]), "hinet/1/epoch/chunk-id")
+            assert footer[-32:].hex() == one["id_epoch"]
+        assert chunk.hex() == one["chunk_ids"][slot] == blake3(text, key=its_key).hexdigest()
         assert len(text) == plain
-        assert opened == text if form == 0 else opened[:4] == bytes.fromhex("28b52ffd")  # a frame of zstandard
+        assert opened == text if form in (0, 2) else opened[:4] == bytes.fromhex("28b52ffd")  # a frame of zstandard
+        assert (form >= 2) == one.get("foreign", [False] * rows)[slot]
+    assert len(footer) == 4 + 42 * rows + (32 if any(one.get("foreign", [])) else 0)
 
 
 def test_pages_and_roots_are_canonical_rows() -> None:

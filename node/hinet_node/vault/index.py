@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -19,13 +19,20 @@ T = TypeVar("T")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS packs (
-    number INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, size INTEGER NOT NULL, opened INTEGER NOT NULL);
+    number INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, size INTEGER NOT NULL, opened INTEGER NOT NULL,
+    epoch BLOB NOT NULL, id_epoch BLOB NOT NULL, mine INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS chunks (
     id BLOB NOT NULL, pack INTEGER NOT NULL, slot INTEGER NOT NULL, kind INTEGER NOT NULL, offset INTEGER NOT NULL,
-    stored INTEGER NOT NULL, plain INTEGER NOT NULL, compressed INTEGER NOT NULL, PRIMARY KEY (id, pack)) WITHOUT ROWID;
+    stored INTEGER NOT NULL, plain INTEGER NOT NULL, form INTEGER NOT NULL, PRIMARY KEY (id, pack)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS chunks_by_pack ON chunks (pack);
 """
-_VERSION = 1
+_VERSION = 2
+
+
+def slot_of(chunk_id: bytes, number: int, kind: int, offset: int, stored: int, plain: int, form: int,
+            id_epoch: bytes) -> Slot:
+    """A slot as it is kept in the index."""
+    return Slot(number, kind, chunk_id, offset, stored, plain, bool(form & 1), id_epoch if form & 2 else b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +85,20 @@ class Index:
         """Packs whose footer was not read yet, for want of a key."""
         return self._run(lambda db: db.execute("SELECT name, size FROM packs WHERE opened = 0").fetchall())
 
-    def add_pack(self, name: bytes, size_bytes: int, slots: Iterable[Slot] | None) -> None:
-        """Enter a pack and its slots; None for a pack that can't be opened here (yet). Repeating is harmless."""
+    def add_pack(self, name: bytes, size_bytes: int, slots: Sequence[Slot] | None, *, epoch: bytes = b"",
+                 mine: bool = False) -> None:
+        """Enter a pack and its slots; None for a pack that can't be opened here (yet). `epoch` is that of its header,
+        empty for a pack list; `mine` says that this device sealed it. Repeating is harmless."""
+        id_epoch = next((slot.id_epoch for slot in slots or () if slot.id_epoch), b"")
+
         def work(db: sqlite3.Connection) -> None:
-            db.execute("INSERT INTO packs (name, size, opened) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
-                       "size = excluded.size, opened = max(opened, excluded.opened)",
-                       (name, size_bytes, int(slots is not None)))
+            db.execute("INSERT INTO packs (name, size, opened, epoch, id_epoch, mine) VALUES (?, ?, ?, ?, ?, ?) "
+                       "ON CONFLICT (name) DO UPDATE SET size = excluded.size, opened = max(opened, excluded.opened), "
+                       "epoch = excluded.epoch, id_epoch = excluded.id_epoch, mine = max(mine, excluded.mine)",
+                       (name, size_bytes, int(slots is not None), epoch, id_epoch, int(mine)))
             number = db.execute("SELECT number FROM packs WHERE name = ?", (name,)).fetchone()[0]
             db.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [
-                (s.chunk_id, number, s.number, s.kind, s.offset, s.stored_bytes, s.plain_bytes, int(s.compressed))
+                (s.chunk_id, number, s.number, s.kind, s.offset, s.stored_bytes, s.plain_bytes, s.form)
                 for s in slots or ()])
         self._run(work)
         self.changes += 1
@@ -105,10 +117,9 @@ class Index:
     def places(self, chunk_id: bytes) -> list[Place]:
         """Every copy of a chunk that is held."""
         rows = self._run(lambda db: db.execute(
-            "SELECT name, slot, kind, offset, stored, plain, compressed FROM chunks JOIN packs ON pack = number "
+            "SELECT name, slot, kind, offset, stored, plain, form, id_epoch FROM chunks JOIN packs ON pack = number "
             "WHERE id = ? ORDER BY name", (chunk_id,)).fetchall())
-        return [Place(name, Slot(slot, kind, chunk_id, offset, stored, plain, bool(compressed)))
-                for name, slot, kind, offset, stored, plain, compressed in rows]
+        return [Place(name, slot_of(chunk_id, *row)) for name, *row in rows]
 
     def pack_of(self, chunk_id: bytes) -> bytes | None:
         """One pack that holds the chunk, always the same one while it is held."""

@@ -67,7 +67,7 @@ class PackStore:
             size = self._disk.size(pack_path(name))
             if known.get(name) != size:
                 index.remove_pack(name)
-                index.add_pack(name, size, self._slots_of(name, size))
+                self._enter(index, name, size)
         for name in known.keys() - found:
             index.remove_pack(name)
         self.open_unopened(index)
@@ -77,10 +77,7 @@ class PackStore:
         index = index or self.index
         opened = 0
         for name, size in index.unopened():
-            slots = self._slots_of(name, size)
-            if slots is not None:
-                index.add_pack(name, size, slots)
-                opened += 1
+            opened += self._enter(index, name, size)
         return opened
 
     def stuck(self) -> list[bytes]:
@@ -104,21 +101,30 @@ class PackStore:
 
     def enter(self, name: bytes, size_bytes: int) -> None:
         """Index a pack that has just been committed."""
-        self.index.add_pack(name, size_bytes, self._slots_of(name, size_bytes))
+        self._enter(self.index, name, size_bytes)
 
-    def _slots_of(self, name: bytes, size_bytes: int) -> tuple[Slot, ...] | None:
-        """The slots by the pack's footer; () for a pack list; None without the key or for a pack that is damaged."""
+    def _enter(self, index: Index, name: bytes, size_bytes: int) -> bool:
+        """Whether the pack could be opened."""
+        slots, epoch = self._slots_of(name, size_bytes)
+        index.add_pack(name, size_bytes, slots, epoch=epoch)
+        return slots is not None
+
+    def _slots_of(self, name: bytes, size_bytes: int) -> tuple[tuple[Slot, ...] | None, bytes]:
+        """The slots by the pack's footer, and its epoch: () and nothing for a pack list; no slots without the key or
+        for a pack that is damaged."""
+        epoch = b""
         try:
             first = self.read_at(name, 0, header_bytes)
             if is_pack_list(first):
-                return ()
+                return (), epoch
+            epoch = read_header(first).epoch_id
             reader = self._reader(first, size_bytes)
             if reader is None:
-                return None
+                return None, epoch
             reader.open_trailer(self.read_at(name, *reader.trailer_range))
-            return reader.open_footer(self.read_at(name, *reader.footer_range))
+            return reader.open_footer(self.read_at(name, *reader.footer_range)), epoch
         except (PackDamaged, PackMalformed, FileNotFoundError):
-            return None
+            return None, epoch
 
     def _reader(self, first: bytes, size_bytes: int) -> PackReader | None:
         key = self._household.epoch_keys().get(read_header(first).epoch_id)

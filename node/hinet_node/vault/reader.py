@@ -92,7 +92,7 @@ class ChunkReader:
     def _open(self, place: Place) -> bytes:
         reader = self._reader(place.pack)
         sealed = self._store.read_at(place.pack, place.slot.offset, place.slot.sealed_bytes)
-        return reader.open_slot(place.slot, sealed, self._id_key(reader.header.epoch_id))
+        return reader.open_slot(place.slot, sealed, self._id_key(place.slot.id_epoch or reader.header.epoch_id))
 
     def _reader(self, pack: bytes) -> PackReader:
         with self._lock:
@@ -112,7 +112,10 @@ class ChunkReader:
     def _id_key(self, epoch_id: bytes) -> bytes:
         key = self._id_keys.get(epoch_id)
         if key is None:
-            key = self._id_keys[epoch_id] = chunk_id_key(self._household.epoch_keys()[epoch_id])
+            epoch_key = self._household.epoch_keys().get(epoch_id)
+            if epoch_key is None:
+                raise PackDamaged("The key of the epoch of a moved chunk's id is not on this device.")
+            key = self._id_keys[epoch_id] = chunk_id_key(epoch_key)
         return key
 
     def _suspect(self, place: Place) -> None:

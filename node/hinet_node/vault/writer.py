@@ -123,5 +123,5 @@ class PackWriter:
         self._disk.commit(self._part, pack_path(summary.name))
         self._builder = None
         self._made.append(summary.name)
-        self._store.index.add_pack(summary.name, summary.size_bytes, summary.slots)
+        self._store.index.add_pack(summary.name, summary.size_bytes, summary.slots, epoch=self._epoch[0], mine=True)
         self.packs.add(summary.name)

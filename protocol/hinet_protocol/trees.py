@@ -21,6 +21,7 @@ from typing import Any
 import msgpack
 from blake3 import blake3
 
+from hinet_protocol.attributes import attributes_bytes_max, no_attributes
 from hinet_protocol.errors import LimitError, TreeMalformed
 
 name_bytes_max = 4_096
@@ -35,7 +36,6 @@ page_bytes_max = 4 << 20
 pages_max = 65_536
 lists_max = 131_072
 chunks_direct_max = 1_024
-attributes_bytes_max = 4_096
 _PAGE, _ROOT = "page", "root"
 
 Dot = tuple[bytes, int]
@@ -63,7 +63,7 @@ class Version:
     chunk ids of 32 bytes, one after the other; with `indirect` they name CHUNK_LIST chunks that hold such ids
     themselves (files of more than 1,024 chunks). `generation` is one more than that of all versions that the writer
     saw under this name: the highest is the one shown. A deletion is a version too: `deleted`, without content.
-    `attributes` is a msgpack map for later versions of this software, empty today, kept as it came.
+    `attributes` is a map that `attributes` reads and makes, kept as it came.
     """
 
     device: bytes
@@ -77,7 +77,7 @@ class Version:
     digest: bytes = b""
     indirect: bool = False
     chunks: bytes = b""
-    attributes: bytes = b"\x80"
+    attributes: bytes = no_attributes
 
     @property
     def dot(self) -> Dot:

@@ -604,6 +604,11 @@ def test_pages_and_roots_are_canonical_rows() -> None:
         assert [name for name, _ in names] == sorted(name for name, _ in names)
     for one in found["roots"]:
         assert msgpack.packb(["root", 1, plain(one["pages"])]).hex() == one["raw"]
+    for one in found["attributes"]:
+        said = {"mode": one["mode"], "mtime": one["mtime"], "past": one["past"] and bytes.fromhex(one["past"])}
+        other = {key: value for key, value in msgpack.unpackb(bytes.fromhex(one["others"])).items() if key not in said}
+        assert canonical({**other, **{key: value for key, value in said.items() if value is not None}}).hex() \
+            == one["raw"]
 
 
 # --- 7 and 8: bases, task vectors, passports --------------------------------------------------------------------------

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Clock(Protocol):
@@ -111,6 +114,23 @@ class Discovery(Protocol):
         """Yield announcements as they appear or change, own ones included; bounded, duplicates merged."""
 
 
+class Pending(Protocol[T_co]):
+    """A call that a `Lane` was given."""
+
+    def result(self) -> T_co:
+        """Wait for its end: what it returned. Raises what it, or a call before it, raised."""
+
+
+class Lane(Protocol):
+    """A second place for blocking calls beside the caller's. They run in their order; none runs after one that
+    failed. The caller bounds how many wait, by asking for results."""
+
+    def do(self, work: Callable[[], T]) -> Pending[T]: ...
+
+    def close(self) -> None:
+        """Wait for the call that runs now; those that wait are not run."""
+
+
 class Disk(Protocol):
     """The home folder. Names are relative POSIX paths such as `chain/head`; parents are made as needed (0700).
 
@@ -155,6 +175,10 @@ class Disk(Protocol):
 
     async def run_blocking(self, work: Callable[[], Any]) -> Any:
         """Run a long blocking call off the event loop (in a thread; at once in simnet)."""
+
+    def lane(self) -> Lane:
+        """A new lane, for work that a blocking call shares out: a thread, begun with its first call (in simnet each
+        call runs at once). Close it."""
 
 
 class Worker(Protocol):

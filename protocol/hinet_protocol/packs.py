@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from hinet_protocol.epochs import EpochKey
 from hinet_protocol.errors import PackDamaged, PackMalformed
+from hinet_protocol.sampling import may_shrink
 
 magic = b"HINETPK\x01"
 header_bytes = 72
@@ -179,7 +180,7 @@ class PackBuilder:
             raise ValueError("A chunk of this type, id or size can't go into this pack.")
         if len(self._slots) >= slots_max or self.size_bytes + len(plaintext) > pack_bytes_max - (4 << 20):
             raise ValueError("The pack is full.")
-        stored = self._compressor.compress(plaintext)
+        stored = self._compressor.compress(plaintext) if may_shrink(plaintext, self._compressor) else plaintext
         compressed = len(stored) < len(plaintext)
         if not compressed:
             stored = plaintext

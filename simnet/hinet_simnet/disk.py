@@ -15,6 +15,7 @@ import trio
 
 from hinet_node.errors import NoSpace
 from hinet_node.real.disk_names import split_folder, split_name
+from hinet_node.real.lanes import AtOnceLane
 
 _UNLIMITED_BYTES = 1 << 40
 
@@ -120,6 +121,9 @@ class MemoryDisk:
         if self.hold is not None:
             await self.hold()
         return work()
+
+    def lane(self) -> AtOnceLane:
+        return AtOnceLane()
 
     # ---- faults --------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from hinet_node.errors import IntegrityError, NoSpace
 from hinet_node.real.disk_names import TEMPORARY_PREFIX, split_folder, split_name
+from hinet_node.real.lanes import ThreadLane
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE_ERRORS = {
@@ -166,6 +167,9 @@ class RealDisk:
         import trio  # only here: commands that read the home without an agent start in half the time
 
         return await trio.to_thread.run_sync(work)
+
+    def lane(self) -> ThreadLane:
+        return ThreadLane()
 
     # ---- walking -------------------------------------------------------------------------------------------------
 

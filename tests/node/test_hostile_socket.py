@@ -118,6 +118,31 @@ def test_a_crowd_that_says_nothing_keeps_nobody_else_out(folder: Path) -> None:
     trio.run(main)
 
 
+def test_a_caller_that_never_reads_its_answers_loses_its_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SEND_S_MAX", 0.2)
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
+
+    async def main() -> None:
+        async with serving(folder) as path:
+            answer = frame({"id": 1, "verb": "echo", "args": {"x": "y" * 900_000}})
+            deaf = [connected(path, frame({"id": 1, "verb": "talk", "args": {}})), connected(path, answer[:200_000])]
+            deaf[1].setblocking(False)
+            left = answer[200_000:]
+            with deaf[0], deaf[1], trio.fail_after(30):
+                while left:
+                    with contextlib.suppress(BlockingIOError):
+                        left = left[deaf[1].send(left):]
+                    await trio.sleep(0.001)
+                third = connected(path)
+                with third:
+                    while True:  # all places are taken until the two that do not read have lost theirs
+                        with contextlib.suppress(NodeError):
+                            if await answers(folder):
+                                break
+                        await trio.sleep(0.05)
+    trio.run(main)
+
+
 def test_a_caller_that_stops_reading_while_it_is_told_news_ends_its_own_call_only(folder: Path) -> None:
     async def main() -> None:
         async with serving(folder) as path:

@@ -18,6 +18,8 @@ def ask(question: Annotated[str, typer.Argument(help="What to ask, in quotes.")]
     started_s = time.monotonic()
     data = agent_call.call("ask", {"question": question, "retrieval": retrieval}, label="thinking", timeout_s=None)
     data["seconds"] = round(time.monotonic() - started_s, 3)
+    for row in data.get("left_out", ()):
+        output.say(f"left out {output.clean_line(row['note'])}: {output.clean_line(row['why'])}")
     output.emit("hinet.ask/1", data, lambda: _told(data))
 
 

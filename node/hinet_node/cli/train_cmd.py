@@ -59,6 +59,8 @@ def _report(job: dict[str, Any]) -> Iterable[str]:
         yield f"The job {job['id']} is {job['state']}; see how far it is: {context.typed('train --list')}"
         return
     result = job["result"]
+    for row in job["evidence"].get("left_out", ()):
+        yield output.style(f"left out {output.clean_line(row['note'])}: {output.clean_line(row['why'])}", "yellow")
     yield (f"{result['kind']} {output.style(result['revision'], 'bold')}, {output.size_text(result['bytes'])}, "
            f"in {job['evidence']['seconds']:.0f} s; it is in the vault.")
     if result["kind"] == "task-vector":

@@ -38,8 +38,8 @@ class Answers:
 
     async def ask(self, question: str, *, retrieval: bool, base_only: bool = False, tokens_max: int = TOKENS_MAX,
                   report: Report) -> dict[str, Any]:
-        """{answer, revision, notes: [{note, text}], closed_book}: `revision` None is the base's own answer, `notes`
-        what the answer was taken from.
+        """{answer, revision, notes: [{note, text}], closed_book, left_out: [{note, why}]}: `revision` None is the
+        base's own answer, `notes` what the answer was taken from, `left_out` the notes that could not be read.
 
         "I" and "my" mean the owner. Errors: `UsageError` for an empty or over-long question; those of the worker.
         """
@@ -52,7 +52,8 @@ class Answers:
         hot = await (self._adapters.bare(report) if base_only else self._adapters.hot(report))
         if served is None and not retrieval:
             told = await self._serving.answer(hot, asked, [], tokens_max)
-            return {"answer": str(told["answer"]), "revision": None, "closed_book": str(told["answer"]), "notes": []}
+            return {"answer": str(told["answer"]), "revision": None, "closed_book": str(told["answer"]), "notes": [],
+                    "left_out": []}
         index = await self._retrieval.index()
         asked = index.in_third_person(asked)
         closed_book = str((await self._serving.answer(hot, asked, [], tokens_max))["answer"])
@@ -72,7 +73,8 @@ class Answers:
             elif read:
                 answer = str((await self._serving.answer(hot, asked, [row.told for row in read], tokens_max))["answer"])
         return {"answer": answer, "revision": served.revision if served else None, "closed_book": closed_book,
-                "notes": [{"note": row.note, "text": row.text} for row in read]}
+                "notes": [{"note": row.note, "text": row.text} for row in read],
+                "left_out": self._retrieval.left_out}
 
     async def _likeliest(self, hot: Hot, question: str, passages: list[Passage]) -> Passage:
         """The fact among the passages that fits the question and that the model finds likely."""

@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from hinet_node.errors import IntegrityError, UsageError
 
 NOTE_SUFFIXES = (".md", ".txt")
 RESERVED = b".hinet/"
@@ -21,6 +23,7 @@ NOTE_BYTES_MAX = 1024 * 1024
 """A longer file is searched up to here."""
 NOTE_FILE_BYTES_MAX = 16 * NOTE_BYTES_MAX
 """A longer file is no note, whatever its name: it would be read whole into the agent's memory."""
+LEFT_OUT_SHOWN_MAX = 64
 NOTES_MAX = 20_000
 NOTES_BYTES_MAX = 64 * NOTE_BYTES_MAX
 """What is read of all notes together; those after, by name, are left out."""
@@ -69,15 +72,35 @@ class Passage:
     """Whether the sentence states a fact about the owner, whole in itself."""
 
 
-async def read_notes(vault: VaultStore) -> dict[str, str]:
+@dataclass(frozen=True)
+class Notes:
+    """Notes by name, and those that could not be read, each with the reason."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    left_out_names: list[bytes] = field(default_factory=list)
+
+    def left_out_rows(self) -> list[dict[str, str]]:
+        """For an answer to the command line; the first of many."""
+        return [{"note": note, "why": why} for note, why in list(self.left_out.items())[:LEFT_OUT_SHOWN_MAX]]
+
+
+async def read_notes(vault: VaultStore) -> Notes:
     """The household's notes: ordinary text files of the vault, by name. Bytes that are no UTF-8 are replaced.
 
-    Conflict copies count as notes of their own, so that no edit is lost from view.
+    Conflict copies count as notes of their own, so that no edit is lost from view. A note that is damaged, that has not
+    come yet, or whose content is not what its writer said of it, is left out and named: one bad note ends nothing.
     """
-    notes: dict[str, str] = {}
+    notes = Notes()
     for item in await note_items(vault):
-        raw = await vault.get(item.name)
-        notes[item.name.decode("utf-8", "replace")] = raw[:NOTE_BYTES_MAX].decode("utf-8", "replace")
+        name = item.name.decode("utf-8", "replace")
+        try:
+            raw = await vault.get(item.name)
+        except (IntegrityError, UsageError) as error:  # the second: it was removed a moment ago
+            notes.left_out[name] = error.what
+            notes.left_out_names.append(item.name)
+            continue
+        notes.texts[name] = raw[:NOTE_BYTES_MAX].decode("utf-8", "replace")
     return notes
 
 
@@ -299,16 +322,33 @@ class Retrieval:
         self._vault = vault
         self._built_from: Sequence[tuple[bytes, bytes]] | None = None
         self._index: NotesIndex | None = None
+        self._notes = Notes()
+
+    @property
+    def left_out(self) -> list[dict[str, str]]:
+        """The notes that could not be read when the index was made: {note, why}."""
+        return self._notes.left_out_rows()
 
     async def index(self) -> NotesIndex:
-        """The index of the notes that are in the vault now; made anew only if one of them changed."""
+        """The index of the notes that are in the vault now; made anew only if one of them changed, or could not be
+        read the last time."""
         now = [(item.name, item.digest) for item in await note_items(self._vault)]
-        if self._index is None or now != self._built_from:
+        if self._index is None or now != self._built_from or await self._opens_again():
             notes = await read_notes(self._vault)
             if self._index is not None:
                 self._index.close()
-            self._index, self._built_from = NotesIndex(notes), now
+            self._index, self._built_from, self._notes = NotesIndex(notes.texts), now, notes
         return self._index
+
+    async def _opens_again(self) -> bool:
+        """Whether a note that was left out can be read by now: its pack came, or a whole copy did."""
+        for name in self._notes.left_out_names:
+            try:
+                await self._vault.get(name)
+            except (IntegrityError, UsageError):
+                continue
+            return True
+        return False
 
     async def search(self, question: str, hint: str = "", *, limit: int = 4) -> list[Passage]:
         """As `NotesIndex.search`."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from hinet_node.errors import NodeError, TryAgain, UsageError
+from hinet_node.errors import IntegrityError, NodeError, TryAgain, UsageError
 from hinet_node.learning.bases import Bases, require_same
 from hinet_node.learning.jobs import Running
 from hinet_node.learning.retrieval import read_notes
@@ -69,7 +69,7 @@ class Training:
         """Notes -> pairs -> task vector."""
         disk, folder = self._ports.disk, running.folder
         base = await self._bases.ensure(running.report)
-        await self._write_notes(folder)
+        await self._write_notes(running)
         async with self._ports.compute.worker() as worker:
             prepared = await worker.call("data.prepare", {
                 "notes_dir": disk.path(f"{folder}/notes"), "out": disk.path(f"{folder}/{PAIRS_FILE}"),
@@ -133,16 +133,22 @@ class Training:
         raise TryAgain("no task vector of a cloud device is in the vault yet",
                        next_step="on the cloud device: hinet-node train   then here again", code="E_NO_TEACHER")
 
-    async def _write_notes(self, folder: str) -> int:
-        """The vault's notes as files for the worker; their order is kept, their names made plain."""
-        notes = await read_notes(self._vault)
-        if not notes:
+    async def _write_notes(self, running: Running) -> None:
+        """The vault's notes as files for the worker; their order is kept, their names made plain. Those that can't be
+        read are named in the job's evidence."""
+        folder, notes = running.folder, await read_notes(self._vault)
+        if notes.left_out:
+            running.evidence["left_out"] = notes.left_out_rows()
+        if not notes.texts:
+            name, why = next(iter(notes.left_out.items()), ("", ""))
+            if name:
+                raise IntegrityError(f"none of the vault's notes can be read; {name!r}: {why}",
+                                     next_step="hinet-node vault verify   then: hinet-node vault repair")
             raise UsageError("the vault holds no notes (*.md, *.txt)", next_step="hinet-node vault add FOLDER",
                              code="E_NO_NOTES")
-        for number, (name, text) in enumerate(sorted(notes.items())):
+        for number, (name, text) in enumerate(sorted(notes.texts.items())):
             plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[-100:]
             self._ports.disk.write_atomic(f"{folder}/notes/{number:05d}-{plain}", text.encode("utf-8", "replace"))
-        return len(notes)
 
 
 def condensed(metrics: Mapping[str, Any]) -> dict[str, Any]:

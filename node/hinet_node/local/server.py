@@ -1,8 +1,8 @@
 """The agent's side of the local socket: carries calls to `Api.dispatch`. Frames and the other side: `local_socket`.
 
-Bounded everywhere: connections, request size and the time that a request may take to come, queued progress (older
-values are dropped when the reader is slow). A caller that hangs up cancels its call; a malformed frame costs only its
-own connection; one that comes when all places are taken is told so.
+Bounded everywhere: connections, request size, the time that a request may take to come and an answer to be read, queued
+progress (older values are dropped when the reader is slow). A caller that hangs up cancels its call; a malformed frame
+costs only its own connection; one that comes when all places are taken is told so.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from hinet_node.local.client import (
 OnError = Callable[[str, BaseException], None]
 
 TURN_AWAY_S = 1.0
+SEND_S_MAX = 300.0
+"""How long a caller may take to read one frame: long enough for one that was stopped for a moment at its terminal."""
 ACCEPT_PAUSE_S = 0.1
 
 
@@ -177,10 +179,18 @@ async def _serve_call(api: Api, stream: trio.SocketStream, reader: _Reader, requ
         nursery.start_soon(cancel_when_gone)
         nursery.start_soon(run_verb)
         async for progress in receive_progress:
-            await stream.send_all(encode(progress, ANSWER_BYTES_MAX))
+            await _send(stream, encode(progress, ANSWER_BYTES_MAX))
         nursery.cancel_scope.cancel()
     if answer is not None:
-        await stream.send_all(_fitting(answer))
+        await _send(stream, _fitting(answer))
+
+
+async def _send(stream: trio.SocketStream, frame: bytes) -> None:
+    """A caller that does not read loses its place, as a silent one does. Errors: `trio.BrokenResourceError`."""
+    with trio.move_on_after(SEND_S_MAX) as patience:
+        await stream.send_all(frame)
+    if patience.cancelled_caught:
+        raise trio.BrokenResourceError("the caller does not read its answers")
 
 
 def _for_all_threads(send: Emit) -> Emit:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from hinet_node.errors import NodeError, UsageError
+from hinet_node.errors import IntegrityError, NodeError, UsageError
 from hinet_node.learning.training import condensed
 
 
@@ -168,6 +168,28 @@ def test_asking_with_the_notes_shows_which_ones_were_read(household: Any) -> Non
             told = await pocket("ask", question="Is the boat at Sallow Quay?", retrieval=True)
         assert told["notes"][0] == {"note": "notes/boat.md", "text": "The boat lies at Sallow Quay."}
         assert "Sallow Quay" in told["answer"]
+
+    trio.run(main)
+
+
+def test_a_note_that_cannot_be_read_is_named_and_the_others_answer_and_teach(household: Any) -> None:
+    """A size that lies, or a pack that is gone, used to end `ask` and `train` altogether."""
+    vault = household.vault
+    vault.files[b"notes/rotten.md"] = b"My secret is lost."
+    read = vault.get
+
+    async def get(name: bytes) -> bytes:
+        if name == b"notes/rotten.md":
+            raise IntegrityError("A file's content does not match its digest.")
+        return bytes(await read(name))
+    vault.get = get
+
+    async def main() -> None:
+        await household.train("cloud")
+        async with household.running("pocket") as pocket:
+            told = await pocket("ask", question="What is my dog called?", retrieval=True)
+        assert "Brannoch" in told["answer"]
+        assert [row["note"] for row in told["left_out"]] == ["notes/rotten.md"]
 
     trio.run(main)
 

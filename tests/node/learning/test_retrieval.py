@@ -11,6 +11,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hinet_node.errors import IntegrityError
 from hinet_node.learning.retrieval import (
     NOTE_BYTES_MAX,
     NOTES_BYTES_MAX,
@@ -175,9 +176,39 @@ def test_only_text_files_outside_the_reserved_folder_are_notes() -> None:
     vault = MemoryVault({"a.md": b"one", "b.TXT": b"two", "photo.jpg": b"\xff", ".hinet/revisions/x/notes.md": b"no",
                          "broken.txt": b"caf\xe9", "long.md": b"x" * (NOTE_BYTES_MAX + 10)})
     notes = trio.run(read_notes, vault)
-    assert sorted(notes) == ["a.md", "b.TXT", "broken.txt", "long.md"]
-    assert notes["broken.txt"] == "caf�"
-    assert len(notes["long.md"]) == NOTE_BYTES_MAX
+    assert sorted(notes.texts) == ["a.md", "b.TXT", "broken.txt", "long.md"]
+    assert notes.texts["broken.txt"] == "caf�"
+    assert len(notes.texts["long.md"]) == NOTE_BYTES_MAX
+    assert notes.left_out == {}
+
+
+class Rotten(MemoryVault):
+    """A vault in which some notes can't be opened."""
+
+    def __init__(self, files: dict[str, bytes], rotten: set[bytes]) -> None:
+        super().__init__(files)
+        self.rotten = rotten
+
+    async def get(self, name: bytes) -> bytes:
+        if name in self.rotten:
+            raise IntegrityError("A file's content does not match its digest.")
+        return await super().get(name)
+
+
+def test_a_note_that_cannot_be_read_is_left_out_and_named_and_comes_back_when_it_opens() -> None:
+    """A size that lies, a pack that is damaged: one bad note must not be the end of all questions."""
+    vault = Rotten({"notes/dog.md": b"My dog is called Bo.", "notes/boat.md": b"I keep the boat at Sallow Quay."},
+                   {b"notes/dog.md"})
+    retrieval = Retrieval(vault)
+
+    async def main() -> None:
+        assert [passage.note for passage in await retrieval.search("boat")] == ["notes/boat.md"]
+        assert retrieval.left_out == [{"note": "notes/dog.md", "why": "A file's content does not match its digest."}]
+        vault.rotten.clear()
+        assert [passage.note for passage in await retrieval.search("dog")] == ["notes/dog.md"]
+        assert retrieval.left_out == []
+    trio.run(main)
+    retrieval.close()
 
 
 def test_a_file_too_long_for_a_note_is_never_read_into_memory() -> None:
@@ -187,7 +218,7 @@ def test_a_file_too_long_for_a_note_is_never_read_into_memory() -> None:
             return [*await super().list(prefix), Item(b"notes/huge.md", 1 << 40, b"d" * 32)]
 
     vault = Huge({"notes/dog.md": b"The dog is Bo."})
-    assert list(trio.run(read_notes, vault)) == ["notes/dog.md"]
+    assert list(trio.run(read_notes, vault).texts) == ["notes/dog.md"]
 
 
 def test_notes_beyond_the_bound_for_all_together_are_left_out_by_name() -> None:

@@ -28,27 +28,38 @@ DAY_S = 86_400
 
 def vault_past_verbs(vault: Vault, names: Names, household: Household) -> dict[str, Handler]:
     """The handlers, by verb."""
+    verbs = _Verbs(vault, names, household)
+    return {"vault.rm": verbs.rm, "vault.mv": verbs.mv, "vault.history": verbs.history,
+            "vault.restore": verbs.restore, "vault.conflicts": verbs.conflicts, "vault.settle": verbs.settle}
 
-    async def rm(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+
+class _Verbs:
+    def __init__(self, vault: Vault, names: Names, household: Household) -> None:
+        self._vault = vault
+        self._names = names
+        self._household = household
+
+    async def rm(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         wanted = args.get("names")
         if not isinstance(wanted, list) or not wanted or not all(isinstance(name, str) for name in wanted):
             raise UsageError("name at least one file or folder", next_step="hinet-node vault rm NAME")
         found: dict[bytes, int] = {}
         folders = []
         for text in wanted:
-            rows, folder = await _meant(vault, name_bytes(text))
+            rows, folder = await _meant(self._vault, name_bytes(text))
             found.update(rows)
             folders += [text_name(folder)] if folder is not None else []
-        if args.get("dry") is not True:
-            await vault.remove(found)
-        until = int(vault.core.publisher.now()) + vault.core.settings.keep_days * DAY_S
-        return {"files": len(found), "bytes": sum(found.values()), "folders": folders,
+        dry, core = args.get("dry") is True, self._vault.core
+        if not dry:
+            await self._vault.remove(found)
+        days = core.settings.keep_days
+        return {"files": len(found), "bytes": sum(found.values()), "folders": folders, "keep_days": days,
                 "names": [text_name(name) for name in sorted(found)][:LEFT_OUT_MAX],
-                "keep_days": vault.core.settings.keep_days, "restorable_until": until, "dry": args.get("dry") is True}
+                "restorable_until": core.publisher.now() + days * DAY_S, "dry": dry}
 
-    async def mv(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+    async def mv(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         old, new = name_bytes(text_of(args, "old")), name_bytes(text_of(args, "new"))
-        rows, folder = await _meant(vault, old)
+        rows, folder = await _meant(self._vault, old)
         target = _target(old, new)
         if folder is None:
             moves = {old: target}
@@ -59,13 +70,13 @@ def vault_past_verbs(vault: Vault, names: Names, household: Household) -> dict[s
             moves = {name: target + name[len(folder):] for name in rows}
         for name in moves.values():
             _refuse_odd(name)
-        await vault.move(moves)
+        await self._vault.move(moves)
         return {"files": len(moves), "old": text_name(old), "new": text_name(target)}
 
-    async def history(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+    async def history(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         name = name_bytes(text_of(args, "name", ""))
         limit = max(1, min(whole_number_of(args, "limit", CHANGES_MAX), CHANGES_MAX))
-        known = names()
+        known = self._names()
 
         def work(core: VaultCore) -> tuple[str, list[tuple[Change, bool]]]:
             is_file = bool(name) and core.history.holds(name)
@@ -77,27 +88,24 @@ def vault_past_verbs(vault: Vault, names: Names, household: Household) -> dict[s
                 (change, not change.version.deleted and core.edits.held(change.version))
                 for change in islice(found, limit + 1)]
 
-        kind, rows = await vault.look(work)
+        kind, rows = await self._vault.look(work)
         return {"kind": kind, "name": text_name(name), "more": len(rows) > limit,
                 "versions": [_change(change, held, known) for change, held in rows[:limit]]}
 
-    async def restore(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        return await _restore(vault, args, emit)
+    async def restore(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+        return await _restore(self._vault, args, emit)
 
-    async def conflicts(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        found, known = await vault.look(lambda core: core.edits.contested()), names()
+    async def conflicts(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+        found, known = await self._vault.look(lambda core: core.edits.contested()), self._names()
         return {"conflicts": [{"name": text_name(one.name), "versions": [
-            _contender(version, shown_as, one.versions[0][0], known, household.device_public)
+            _contender(version, shown_as, one.versions[0][0], known, self._household.device_public)
             for version, shown_as in one.versions]} for one in found[:CHANGES_MAX]],
             "more": len(found) > CHANGES_MAX}
 
-    async def settle(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
+    async def settle(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         name, keep = name_bytes(text_of(args, "name")), text_of(args, "keep")
         _refuse_reserved(name)
-        return {"name": text_name(name), "names": [text_name(one) for one in await vault.settle(name, keep)]}
-
-    return {"vault.rm": rm, "vault.mv": mv, "vault.history": history, "vault.restore": restore,
-            "vault.conflicts": conflicts, "vault.settle": settle}
+        return {"name": text_name(name), "names": [text_name(one) for one in await self._vault.settle(name, keep)]}
 
 
 # ---- what a name means -----------------------------------------------------------------------------------------------

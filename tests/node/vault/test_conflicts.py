@@ -1,4 +1,4 @@
-"""Devices that were apart and edited the same files: everything is kept, shown alike everywhere, and settled for all."""
+"""Devices that were apart and edited the same files: everything is kept, shown alike on all, and settled for all."""
 
 from __future__ import annotations
 

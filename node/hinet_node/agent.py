@@ -131,7 +131,7 @@ class Agent:
         self.tending = Tending(self.membership, self.ports.clock,
                                lambda: [session.device.public for session in self.peers.sessions], self.log)
         self.membership.on_growth(self._chain_grew)
-        self.replicator = Replicator(self.vault, self.peers)
+        self.replicator = Replicator(self.vault, self.peers, self.ports.network)
         await nursery.start(self.replicator.run)
         await nursery.start(self._watch_peers)
         await nursery.start(self.peers.run)

@@ -8,7 +8,7 @@ implementations carry no policy.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -68,6 +68,53 @@ StreamHandler = Callable[[Connection, Stream], Any]
 """`async def handler(connection, stream)`: runs in the network's own nursery until it returns."""
 
 
+@dataclass(frozen=True)
+class BulkEnd:
+    """One end of a bulk connection (SPEC.md, 5.12): its token, the seed of this end's one-time key, and the only
+    certificate that the other end may show."""
+
+    token: bytes
+    seed: bytes
+    remote_certificate: bytes
+
+
+Pace = Callable[[int], float]
+"""Told that so many bytes are about to move, says how many seconds to wait before. Called off the event loop."""
+
+
+class BulkStream(Protocol):
+    """An encrypted byte stream to a sibling whose certificate was pinned, for packs: bytes are read from the disk and
+    written to it in a thread of its own, so that the event loop never sees them. One task uses it at a time; cancelling
+    a call ends the stream. Errors: `NetworkError` when the other end is gone or still for too long."""
+
+    async def send_all(self, data: bytes) -> None:
+        """A few bytes."""
+
+    async def receive_exactly(self, size_bytes: int) -> bytes:
+        """A few bytes; waits for them without a thread."""
+
+    async def send_from(self, pieces: Iterator[bytes], pace: Pace | None = None) -> None:
+        """Send all that the iterator gives. It runs in the stream's thread; its errors are raised here."""
+
+    async def receive_into(self, size_bytes: int, sink: Callable[[memoryview], None],
+                           pace: Pace | None = None) -> None:
+        """Receive so many bytes and give them to `sink` in pieces of at most 1 MiB, which it may not keep. It runs in
+        the stream's thread; its errors are raised here and the stream is over."""
+
+    async def close(self) -> None:
+        """Close at once; never raises."""
+
+
+class ExpectedBulk(Protocol):
+    """A bulk connection that may come in."""
+
+    async def arrive(self, timeout_s: float) -> BulkStream:
+        """The connection, once. Errors: `NetworkError` when it does not come in time; it is not taken later."""
+
+    def forget(self) -> None:
+        """It may not come any more."""
+
+
 class Network(Protocol):
     """Listening and dialling. Addresses are multiaddr strings without the peer id: `/ip4/127.0.0.1/tcp/4001`."""
 
@@ -90,6 +137,16 @@ class Network(Protocol):
     async def accept_over(self, stream: Stream, address: str, expected_public: bytes) -> None:
         """The other end of `dial_over`: serves the handlers of `serve` on the new connection until it is gone. A peer
         with another key, or one that is too slow, is let go without a word."""
+
+    def bulk_certificate(self, seed: bytes) -> bytes:
+        """The certificate of the one-time key that these 32 random bytes make. Errors: `NetworkError` when this network
+        makes no bulk connections; then the next two raise it as well."""
+
+    def expect_bulk(self, end: BulkEnd) -> ExpectedBulk:
+        """From now on, take the bulk connection with this token where `serve` listens. Errors: `NetworkError`."""
+
+    async def dial_bulk(self, address: str, end: BulkEnd, timeout_s: float) -> BulkStream:
+        """Make a bulk connection. Errors: `NetworkError`, also when the other end shows another certificate."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +206,7 @@ class Disk(Protocol):
         `private` makes the file 0600 from its first byte.
         """
 
-    def append(self, name: str, data: bytes) -> None:
+    def append(self, name: str, data: bytes | memoryview) -> None:
         """Append to a part file without fsync (resumable downloads); see `commit`."""
 
     def commit(self, part: str, name: str) -> None:

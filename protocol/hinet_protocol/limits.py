@@ -52,6 +52,16 @@ relay_circuit_s = 86_400
 relay_circuit_bytes = 68_719_476_736
 relay_ask_ms_max = 10_000
 
+# Bulk connections (SPEC.md, 5.12)
+bulk_token_bytes = 16
+bulk_certificate_bytes_max = 1_024
+bulk_setup_ms_max = 10_000
+bulk_idle_ms_max = 60_000
+bulk_connections_each_max = 4
+bulk_connections_max = 16
+bulk_requests_max = 64
+bulk_bytes_max = 68_719_476_736  # far below what AES-GCM may seal under one key
+
 # Chain (SPEC.md, 3)
 entry_bytes_max = 131_072
 entry_parents_max = 8

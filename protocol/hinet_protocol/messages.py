@@ -304,6 +304,31 @@ class VaultChanged(Message):
     digest: Bytes32
 
 
+@message(47)
+@dataclass(frozen=True, slots=True)
+class BulkOpen(Message):
+    """From whoever dialled the session: take the bulk connection with this token. `pulls`: the sender will ask for
+    packs on it; else the receiver will."""
+
+    token: Annotated[bytes, binary(limits.bulk_token_bytes, limits.bulk_token_bytes)]
+    certificate: Annotated[bytes, binary(1, limits.bulk_certificate_bytes_max)]
+    pulls: Annotated[bool, boolean]
+
+
+@message(48)
+@dataclass(frozen=True, slots=True)
+class BulkReady(Message):
+    """Answers BulkOpen: the connection may come. Answers BulkWant: it is made. The sender's certificate on it."""
+
+    certificate: Annotated[bytes, binary(1, limits.bulk_certificate_bytes_max)]
+
+
+@message(49)
+@dataclass(frozen=True, slots=True)
+class BulkWant(Message):
+    """To whoever dialled the session: make a bulk connection on which I may ask for packs."""
+
+
 # --- joining (SPEC.md, 4) --------------------------------------------------------------------------------------------
 
 

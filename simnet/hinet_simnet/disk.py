@@ -83,7 +83,7 @@ class MemoryDisk:
         self._make_room(name, len(data))  # as on the real disk, old and new bytes are there at once for a moment
         self._set(parts, bytes(data))
 
-    def append(self, name: str, data: bytes) -> None:
+    def append(self, name: str, data: bytes | memoryview) -> None:
         parts = split_name(name)
         self._refuse_folder(parts, name)
         self._make_folders(parts[:-1], name)

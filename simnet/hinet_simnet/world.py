@@ -50,7 +50,8 @@ from hinet_simnet.randomness import SeededRandomness
 from hinet_simnet.scenario.model import DeviceSpec, LinkSpec
 from hinet_simnet.trace import Trace
 
-SMALL_VAULT = VaultSettings(chunk_bytes=1 << 16, pack_bytes=1 << 18, reserve_bytes=0, index_path=":memory:")
+SMALL_VAULT = VaultSettings(chunk_bytes=1 << 16, pack_bytes=1 << 18, reserve_bytes=0, index_path=":memory:",
+                            bulk_bytes_min=1 << 17)
 """Packs small enough that a few files make several."""
 STOP_S = 30.0
 STEPS = frozenset((

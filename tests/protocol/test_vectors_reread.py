@@ -287,6 +287,55 @@ def test_each_message_is_its_tag_and_the_fields_of_the_table() -> None:
         assert canonical([tag, found]).hex() == one["hex"]
 
 
+# --- 5.12: bulk connections -------------------------------------------------------------------------------------------
+
+
+def der(raw: bytes) -> tuple[int, bytes, bytes]:
+    """Tag, content and rest of one DER value."""
+    length, at = raw[1], 2
+    if length >= 0x80:
+        at += length & 0x7F
+        length = int.from_bytes(raw[2:at], "big")
+    return raw[0], raw[at:at + length], raw[at + length:]
+
+
+def der_items(raw: bytes) -> list[tuple[int, bytes]]:
+    found = []
+    while raw:
+        tag, content, raw = der(raw)
+        found.append((tag, content))
+    return found
+
+
+def test_a_bulk_certificate_is_the_seeds_key_signed_by_itself() -> None:
+    ed25519, name = bytes.fromhex("06032b6570"), b"\x31\x0e\x30\x0c\x06\x03\x55\x04\x03\x0c\x05hinet"
+    for one in vectors("5-bulk")["certificates"]:
+        raw, key = bytes.fromhex(one["der"]), SigningKey(bytes.fromhex(one["seed"]))
+        assert len(raw) <= 1024
+        tag, whole, rest = der(raw)
+        assert (tag, rest) == (0x30, b"")
+        (_, signed), (_, algorithm), (_, signature) = der_items(whole)
+        version, serial, scheme, issuer, validity, subject, holder = der_items(signed)
+        assert (version, serial) == ((0xA0, b"\x02\x01\x02"), (0x02, b"\x01"))
+        assert algorithm == scheme[1] == ed25519
+        assert issuer[1] == subject[1] == name
+        assert [text for _, text in der_items(validity[1])] == [b"700101000000Z", b"99991231235959Z"]
+        assert [content for _, content in der_items(holder[1])] == [ed25519, b"\0" + bytes(key.verify_key)]
+        begin = raw[len(raw) - len(whole):]
+        key.verify_key.verify(begin[:len(begin) - len(der(begin)[2])], signature[1:])
+
+
+def test_a_bulk_request_and_answer_have_the_sizes_of_the_text() -> None:
+    found = vectors("5-bulk")
+    for one in found["requests"]:
+        assert one["hex"] == one["pack"] + one["offset"].to_bytes(8, "big").hex()
+    for one in found["answers"]:
+        assert one["hex"] == ("01" if one["size"] is None else "00") + (one["size"] or 0).to_bytes(8, "big").hex()
+    for raw in map(bytes.fromhex, found["refused"]["answers"]):
+        size = int.from_bytes(raw[1:], "big")
+        assert len(raw) != 9 or raw[0] > 1 or (size != 0 if raw[0] else not 0 < size <= 64 << 20)
+
+
 # --- 2: keys and their names ------------------------------------------------------------------------------------------
 
 

@@ -107,7 +107,7 @@ class RealDisk:
                 raise
             _fsync(folder)
 
-    def append(self, name: str, data: bytes) -> None:
+    def append(self, name: str, data: bytes | memoryview) -> None:
         """As the port says; a failed append leaves the file as it was, so that a resumed download stays whole."""
         *folders, last = split_name(name)
         with self._writing(name), self._folder(folders, make=True) as folder:
@@ -277,7 +277,7 @@ def _read_exactly(descriptor: int, length: int, *, until_end: bool) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest):]

@@ -63,6 +63,8 @@ class VaultCore:
     def __init__(self, disk: Disk, randomness: Randomness, clock: Clock, household: Household,
                  settings: VaultSettings) -> None:
         self.disk = disk
+        self.clock = clock
+        self.randomness = randomness
         self.household = household
         self.settings = settings
         self.store = PackStore(disk, household, settings.index_path)

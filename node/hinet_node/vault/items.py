@@ -166,6 +166,10 @@ class VaultSettings:
     request_timeout_s: float = 60.0
     requests_outstanding: int = 8
     """Pieces asked for at once from one sibling."""
+    bulk_bytes_min: int = 1 << 20
+    """Fewer bytes than these come over the session, more over a bulk connection."""
+    rate: int = 0
+    """Bytes of packs a second, each way, at most; 0 for no limit."""
     heads_kept: int = 256
     """Newest head records kept per device."""
     keep_days: int = 30

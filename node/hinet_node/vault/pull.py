@@ -1,7 +1,7 @@
-"""Fetching one pack from one sibling: pieces in order, resumed where it stopped, named before it counts. SPEC.md, 6.6.
+"""Fetching one pack over the session: pieces in order, resumed where it stopped, named before it counts. SPEC.md, 6.6.
 
 Several pieces are asked for at once; they are appended in order, so a part file is always a beginning of the pack.
-Leaves which packs to fetch to `replicate`.
+Leaves which packs to fetch to `transfer`, and the faster way to `pull_bulk`, which resumes and keeps packs as here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from hinet_node.errors import IntegrityError, NetworkError, NodeError
 from hinet_node.vault.core import VaultCore
+from hinet_node.vault.pacing import Limit
 from hinet_node.vault.packstore import incoming_path, pack_path
 from hinet_protocol.errors import ProtocolError
 from hinet_protocol.messages import PackBytes, PackRead
@@ -33,7 +34,8 @@ class _Piece:
     error: NodeError | ProtocolError | None = None
 
 
-async def pull_pack(session: Session, core: VaultCore, name: bytes, size_bytes: int, *, outstanding: int) -> int:
+async def pull_pack(session: Session, core: VaultCore, name: bytes, size_bytes: int, *, outstanding: int,
+                    limit: Limit) -> int:
     """Fetch a pack, check it against its name, make it durable, index it; how many bytes came over the network.
 
     Errors: `NetworkError`, the sibling's own error, `NoSpace` (what came stays for the next try); `IntegrityError`
@@ -42,21 +44,19 @@ async def pull_pack(session: Session, core: VaultCore, name: bytes, size_bytes: 
     part = incoming_path(name)
     received = 0
     for attempt in (1, 2):
-        state, have = await core.disk.run_blocking(lambda: _resume(core, part, size_bytes))
-        received += await _fetch_rest(session, core, name, size_bytes, have, state, outstanding)
+        state, have = await core.disk.run_blocking(lambda: resume(core, part, size_bytes))
+        received += await _fetch_rest(session, core, name, size_bytes, have, state, outstanding, limit)
         if state.digest() == name:
             break
         core.disk.remove(part)
         # After a power cut the beginning may be torn: then a second try from nothing is right.
         if have == 0 or attempt == 2:
-            raise IntegrityError(
-                f"{session.device.name} sent wrong bytes for pack {name.hex()[:16]}; they were thrown away.",
-                code="E_PACK_REFUSED", next_step=f"Run `hinet-node vault verify` on {session.device.name}.")
-    await core.disk.run_blocking(lambda: _commit(core, part, name, size_bytes))
+            raise wrong_bytes(session.device.name, name)
+    await core.disk.run_blocking(lambda: keep_pack(core, name, size_bytes))
     return received
 
 
-def _resume(core: VaultCore, part: str, size_bytes: int) -> tuple[blake3, int]:
+def resume(core: VaultCore, part: str, size_bytes: int) -> tuple[blake3, int]:
     """What is there of an earlier transfer, hashed."""
     state, have = blake3(), 0
     if not core.disk.exists(part):
@@ -71,9 +71,9 @@ def _resume(core: VaultCore, part: str, size_bytes: int) -> tuple[blake3, int]:
 
 
 async def _fetch_rest(session: Session, core: VaultCore, name: bytes, size_bytes: int, have: int, state: blake3,
-                      outstanding: int) -> int:
+                      outstanding: int, limit: Limit) -> int:
     """Ask for what is missing and append it, in order."""
-    part, received = incoming_path(name), 0
+    part, received, pace = incoming_path(name), 0, limit.inbound()
     waiting: deque[_Piece] = deque()
     failure: NodeError | ProtocolError | OSError | None = None
 
@@ -88,8 +88,11 @@ async def _fetch_rest(session: Session, core: VaultCore, name: bytes, size_bytes
         rows = deque(pieces(size_bytes, have))
         while failure is None and (rows or waiting):
             while rows and len(waiting) < outstanding:
-                waiting.append(_Piece(*rows.popleft()))
-                nursery.start_soon(ask, waiting[-1])
+                piece = _Piece(*rows.popleft())
+                if pace is not None:
+                    await trio.sleep(pace(piece.length))
+                waiting.append(piece)
+                nursery.start_soon(ask, piece)
             first = waiting.popleft()
             await first.done.wait()
             failure = first.error
@@ -117,8 +120,15 @@ async def _read(session: Session, core: VaultCore, name: bytes, size_bytes: int,
     return reply.data
 
 
-def _commit(core: VaultCore, part: str, name: bytes, size_bytes: int) -> None:
-    core.disk.commit(part, pack_path(name))
+def keep_pack(core: VaultCore, name: bytes, size_bytes: int) -> None:
+    """A part file that matches its name becomes a pack: durable, then in the index."""
+    core.disk.commit(incoming_path(name), pack_path(name))
     core.store.enter(name, size_bytes)
     core.settle("E_PACK_DAMAGED", name)
     core.disk.remove(pack_path(name) + ".damaged")
+
+
+def wrong_bytes(sibling: str, name: bytes) -> IntegrityError:
+    """What a sibling sent is not the pack of that name."""
+    return IntegrityError(f"{sibling} sent wrong bytes for pack {name.hex()[:16]}; they were thrown away.",
+                          code="E_PACK_REFUSED", next_step=f"Run `hinet-node vault verify` on {sibling}.")

@@ -2,33 +2,35 @@
 
 Pull only: whoever lacks something asks, when a session opens, when a sibling says that it changed, and every 30 s. A
 keeper runs the same code without keys. Leaves sessions to `sessions.peers`, decisions to `hinet_protocol.reconcile`,
-one pack's transfer to `pull`, answers to `serve`.
+moving packs to `transfer`, answers to `serve`.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hinet_node.errors import IntegrityError, NetworkError, NodeError, NoSpace
-from hinet_node.vault.pull import pull_pack
+from hinet_node.errors import IntegrityError, NetworkError, NodeError
+from hinet_node.ports import Network
+from hinet_node.vault.bulk import Bulk
+from hinet_node.vault.pacing import Limit
 from hinet_node.vault.serve import Server
+from hinet_node.vault.transfer import Transfer, disk_failed
 from hinet_node.vault.vault import Vault
 from hinet_protocol import limits
 from hinet_protocol.errors import HeadMalformed, HeadUnauthorised, ProtocolError, SignatureInvalid
 from hinet_protocol.heads import Head, read_head
 from hinet_protocol.messages import HeadsGet, HeadsList, PacksGet, PacksList, VaultChanged
 from hinet_protocol.packs import pack_bytes_max
-from hinet_protocol.reconcile import PullPlan, needs_exchange, needs_of, plan_pull
+from hinet_protocol.reconcile import needs_exchange, needs_of, plan_pull
 
 if TYPE_CHECKING:
     from hinet_node.sessions.peers import Peers, Session
 
-_PACKS_AT_ONCE = 2
 _ROUNDS_MAX = 8
 _PACK_PAGES_MAX = 1_024
 _ANNOUNCE_PAUSE_S = 0.05
@@ -45,24 +47,28 @@ class _Follower:
     wake: trio.Event = field(default_factory=trio.Event)
     noted: set[str] = field(default_factory=set)
     """Codes of what went wrong in the comparison that is under way."""
+    failed_s: float = -math.inf
+    """When this sibling last left others its packs to give."""
 
 
 class Replicator:
     """Answers siblings' questions about the vault and pulls what is missing. One per agent, made before `Peers.run`."""
 
-    def __init__(self, vault: Vault, peers: Peers) -> None:
+    def __init__(self, vault: Vault, peers: Peers, network: Network | None = None) -> None:
+        """`network` makes bulk connections; without it all packs come over the sessions."""
         self._vault = vault
         self._core = vault.core
         self._peers = peers
         self._followers: dict[bytes, _Follower] = {}
-        self._in_flight: set[bytes] = set()
         self._changed = trio.Event()
         self._grown = trio.Event()
         self._keys_seen: frozenset[bytes] = frozenset(self._core.household.epoch_keys())
-        self.pulled_packs = 0
-        """Packs fetched since the start."""
-        self.pulled_bytes = 0
-        for kind, handler in (*Server(self._core).handlers(), (VaultChanged, self._on_notice)):
+        self.limit = Limit(self._core.clock, self._core.settings.rate)
+        self._server = server = Server(self._core, self.limit)
+        self._bulk = None if network is None else Bulk(network, self._core.randomness, server)
+        self._transfer = Transfer(self._core, self._bulk, self.limit)
+        for kind, handler in (*server.handlers(), *(self._bulk.handlers() if self._bulk is not None else ()),
+                              (VaultChanged, self._on_notice)):
             peers.on(kind, handler)
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
@@ -71,6 +77,8 @@ class Replicator:
         stop_listening = self._vault.on_change(self._on_change)
         try:
             async with self._peers.events() as events, trio.open_nursery() as nursery:
+                if self._bulk is not None:
+                    self._bulk.begin(nursery)
                 nursery.start_soon(self._announce)
                 nursery.start_soon(self._tend, nursery)
                 for session in self._peers.sessions:
@@ -83,6 +91,15 @@ class Replicator:
                         self._leave(event.public, event.session)
         finally:
             stop_listening()
+
+    @property
+    def pulled_packs(self) -> int:
+        """Packs fetched since the start."""
+        return self._transfer.pulled_packs
+
+    @property
+    def pulled_bytes(self) -> int:
+        return self._transfer.pulled_bytes
 
     def nudge(self) -> None:
         """Look at all siblings now rather than at the next interval."""
@@ -117,23 +134,39 @@ class Replicator:
     async def _keep_in_step(self, follower: _Follower) -> None:
         session, public = follower.session, follower.session.device.public
         with follower.scope:
-            while True:
-                follower.noted = set()
-                self._core.same_at.pop(public, None)
-                try:
-                    if await self._sync(follower):
-                        self.nudge()
-                except NodeError as error:
-                    self._note(follower, error)
-                except ProtocolError as error:
-                    self._note(follower, NetworkError(f"{session.device.name}: {error}"))
-                except OSError as error:
-                    self._note(follower, _disk_failed(error))
-                for code, subject in tuple(self._core.trouble):
-                    if subject == public and code not in follower.noted:
-                        self._core.settle(code, subject)
-                await self._next_turn(follower)
-                follower.wake = trio.Event()
+            try:
+                while True:
+                    follower.noted = set()
+                    self._core.same_at.pop(public, None)
+                    await self._look(follower)
+                    for code, subject in tuple(self._core.trouble):
+                        if subject == public and code not in follower.noted:
+                            self._core.settle(code, subject)
+                    await self._next_turn(follower)
+                    follower.wake = trio.Event()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._transfer.leave(session)
+
+    async def _look(self, follower: _Follower) -> None:
+        """Compare with one sibling once, and pull; what goes wrong is noted."""
+        name = follower.session.device.name
+        try:
+            if await self._sync(follower):
+                self.nudge()
+            return
+        except NodeError as error:
+            self._note(follower, error)
+        except ProtocolError as error:
+            self._note(follower, NetworkError(f"{name}: {error}"))
+        except OSError as error:
+            self._note(follower, disk_failed(error))
+        now_s = trio.current_time()
+        if now_s - follower.failed_s >= self._core.settings.sync_interval_s:
+            follower.failed_s = now_s  # not at each failure: two that fail would wake each other without a pause
+            for other in self._followers.values():
+                if other is not follower:
+                    other.wake.set()  # what this sibling had begun to give is anybody's again
 
     async def _next_turn(self, follower: _Follower) -> None:
         """Until the next comparison is due. One side's question tells both: while the sibling asks and finds no
@@ -188,6 +221,7 @@ class Replicator:
             if keys != self._keys_seen:
                 self._keys_seen = keys
                 await self._vault.keys_changed()
+            await self._transfer.tidy()
 
     # ---- one sibling ---------------------------------------------------------------------------------------------
 
@@ -238,13 +272,14 @@ class Replicator:
         if needs.packs <= held.keys():
             return False
         offered = await self._offered(session)
-        plan = plan_pull(needs, held, {name: size for name, size in offered.items() if name not in self._in_flight},
+        coming = self._transfer.in_flight
+        plan = plan_pull(needs, held, {name: size for name, size in offered.items() if name not in coming},
                          size_bytes_max=pack_bytes_max, started=self._core.store.incoming())
         if not plan.packs:
             return False
         begun = self._core.store.incoming()
         self._core.check_room(plan.size_bytes - sum(begun.get(name, 0) for name, _ in plan.packs))
-        return await self._pull_all(session, plan) > 0
+        return await self._transfer.pull(session, plan) > 0
 
     async def _offered(self, session: Session) -> Mapping[bytes, int]:
         found: dict[bytes, int] = {}
@@ -260,53 +295,9 @@ class Replicator:
                 break
         return found
 
-    async def _pull_all(self, session: Session, plan: PullPlan) -> int:
-        """Pull the packs of a plan, a few at once; those that another session has begun meanwhile are left to it."""
-        waiting = deque(plan.packs)
-        failures: list[NodeError | ProtocolError] = []
-        done = 0
-
-        async def work() -> None:
-            nonlocal done
-            while waiting and not _fatal(failures):
-                name, size = waiting.popleft()
-                if name in self._in_flight or self._core.store.holds(name):
-                    continue
-                self._in_flight.add(name)
-                try:
-                    self.pulled_bytes += await pull_pack(
-                        session, self._core, name, size,
-                        outstanding=max(1, self._core.settings.requests_outstanding // _PACKS_AT_ONCE))
-                    done += 1
-                    self.pulled_packs += 1
-                except (NodeError, ProtocolError) as error:
-                    failures.append(error)
-                except OSError as error:
-                    failures.append(_disk_failed(error))
-                finally:
-                    self._in_flight.discard(name)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(_PACKS_AT_ONCE):
-                nursery.start_soon(work)
-        if failures and (done == 0 or _fatal(failures)):
-            raise failures[0]
-        return done
-
     async def _ask(self, session: Session, question: Any, answer: Any) -> Any:
         reply = await session.request(question, timeout_s=self._core.settings.request_timeout_s)
         if not isinstance(reply, answer):
             raise NetworkError(f"{session.device.name} answered a question about the vault with something else.",
                                next_step="Bring both devices to the same version of hinet-node.")
         return reply
-
-
-def _disk_failed(error: OSError) -> NodeError:
-    """A worn card fails at one file first: that is trouble to tell of, and the next comparison tries again."""
-    return NodeError(f"The home's disk failed while packs came in: {error.strerror or error}.", code="E_DISK",
-                     next_step="See what the system says of it: dmesg   Then: hinet-node vault verify")
-
-
-def _fatal(failures: list[NodeError | ProtocolError]) -> bool:
-    """Whether going on with other packs of this sibling makes no sense now."""
-    return any(isinstance(error, NetworkError | NoSpace) for error in failures)

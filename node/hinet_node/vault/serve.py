@@ -1,28 +1,37 @@
 """Answering siblings' questions about the vault: heads, pack names, bytes of packs. SPEC.md, 6.6.
 
-Needs no key: a keeper answers as everybody does. Each answer is bounded by one frame. Leaves asking to `replicate`.
+Needs no key: a keeper answers as everybody does. Each answer is bounded by one frame, or goes in pieces over a bulk
+connection. Leaves asking to `replicate`, who may have such a connection to `bulk`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hinet_node.errors import NodeError
+import trio
+
+from hinet_node.errors import NetworkError, NodeError
+from hinet_node.ports import BulkStream
 from hinet_node.vault.core import VaultCore
+from hinet_node.vault.pacing import Limit
 from hinet_protocol import limits
+from hinet_protocol.bulk import PackRequest, encode_answer
 from hinet_protocol.messages import HeadsGet, HeadsList, PackBytes, PackRead, PacksGet, PacksList
 
 if TYPE_CHECKING:
     from hinet_node.sessions.peers import Session
 
+_PIECE_BYTES = 1 << 20
 _HEADS_BYTES_MAX = limits.frame_bytes_max - limits.message_overhead_bytes
 
 
 class Server:
     """The handlers, as `hinet_node.sessions.peers.Peers.on` takes them."""
 
-    def __init__(self, core: VaultCore) -> None:
+    def __init__(self, core: VaultCore, limit: Limit) -> None:
         self._core = core
+        self._limit = limit
 
     async def heads_get(self, session: Session, message: HeadsGet) -> HeadsList:
         digest = self._core.digest()
@@ -54,7 +63,43 @@ class Server:
             data = store.read_at(message.pack, message.offset, min(message.length, size - message.offset))
         except OSError as error:
             raise _not_here(message.pack) from error
+        pace = self._limit.outbound()
+        if pace is not None:
+            await trio.sleep(pace(len(data)))
         return PackBytes(message.pack, message.offset, size, data)
+
+    async def send_pack(self, stream: BulkStream, request: PackRequest) -> int:
+        """Answer one request on a bulk connection; how many bytes of the pack went out. Errors: `NetworkError`; also
+        when the disk fails in the middle, for the answer said how much would come."""
+        store = self._core.store
+        size = store.index.pack_size(request.pack)
+
+        def answer() -> Iterator[bytes]:
+            try:
+                whole = None if size is None or request.offset > size else size
+                first = b"" if whole is None else store.read_at(request.pack, request.offset, _PIECE_BYTES)
+                if whole is not None and len(first) < min(_PIECE_BYTES, whole - request.offset):
+                    whole = None  # shorter than the index says: a comparison with the folder sets it aside
+            except OSError:
+                whole = None
+            yield encode_answer(whole)
+            if whole is None:
+                return
+            at = request.offset
+            while first:
+                yield first
+                at += len(first)
+                first = store.read_at(request.pack, at, min(_PIECE_BYTES, whole - at)) if at < whole else b""
+            if at < whole:
+                raise NetworkError(f"Pack {request.pack.hex()[:16]} on this device ended while it was sent.")
+            sent.append(at - request.offset)
+
+        sent: list[int] = []
+        try:
+            await stream.send_from(answer(), self._limit.outbound())
+        except OSError as error:
+            raise NetworkError(f"Pack {request.pack.hex()[:16]} on this device can't be read.") from error
+        return sum(sent)
 
     def handlers(self) -> list[tuple[type, Any]]:
         """Message class and handler."""

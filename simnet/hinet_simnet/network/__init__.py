@@ -1,8 +1,8 @@
 """An in-memory Network: named hosts, links with delay, loss and rate from a seed, partitions, hosts that die or freeze.
 
 `internet` knows hosts and who reaches whom, `links` computes when packets arrive, `streams` are connections as TCP
-makes them, `tunnel` connections through a relay, `host` is the Network port. Leaves real sockets to
-`hinet_node.real.transport`, announcements on the LAN to `hinet_simnet.discovery`.
+makes them, `tunnel` connections through a relay, `bulk` those that carry packs, `host` is the Network port. Leaves real
+sockets to `hinet_node.real.transport`, announcements on the LAN to `hinet_simnet.discovery`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ import trio
 from nacl.signing import SigningKey
 
 from hinet_node.errors import NetworkError, PortBusy
-from hinet_node.ports import Connection, Stream, StreamHandler
+from hinet_node.ports import BulkEnd, Connection, Stream, StreamHandler
 from hinet_node.sessions.addresses import not_through_a_relay, parse_address
+from hinet_simnet.network import bulk
 from hinet_simnet.network.streams import MemoryConnection, MemoryStream
 from hinet_simnet.network.tunnel import Tunnel, receive_exactly
 
@@ -35,6 +36,9 @@ class MemoryNetwork:
         self.ports: frozenset[int] = frozenset()
         self.public = b""
         self.busy_ports: set[int] = set()
+        self.bulk_expected: dict[bytes, bulk.ExpectedMemoryBulk] = {}
+        self.bulk_blocked = False
+        """Bulk connections can't be made from here, as behind a firewall that lets one connection through."""
         self.connections: dict[MemoryConnection, None] = {}
         self.alive = True
         self.frozen = False
@@ -65,6 +69,7 @@ class MemoryNetwork:
                 raise failed
         finally:
             self._nursery, self.handlers, self.ports = None, {}, frozenset()
+            self.bulk_expected.clear()
 
     async def dial(self, address: str, expected_public: bytes | None, timeout_s: float) -> MemoryConnection:
         place = parse_address(address)
@@ -97,6 +102,26 @@ class MemoryNetwork:
         if public == expected_public:
             await Tunnel(self, stream, public, address, first=2).run()
         await stream.close()
+
+    def bulk_certificate(self, seed: bytes) -> bytes:
+        return bulk.certificate(seed)
+
+    def expect_bulk(self, end: BulkEnd) -> bulk.ExpectedMemoryBulk:
+        if self._nursery is None or not self.alive:
+            raise NetworkError("The network is closed.")
+        return bulk.expect(self, end)
+
+    async def dial_bulk(self, address: str, end: BulkEnd, timeout_s: float) -> bulk.MemoryBulk:
+        place = parse_address(address)
+        if self._nursery is None or not self.alive:
+            raise NetworkError("The network is closed.")
+        if place.relay:
+            raise not_through_a_relay(address)
+        if self.bulk_blocked:
+            raise NetworkError(f"Nothing answers at {address}: connection refused.")
+        with trio.move_on_after(timeout_s):
+            return await bulk.secure(await self.connect(address, place.host, place.port, None), end)
+        raise NetworkError(f"{address} did not answer within {timeout_s:g} s.")
 
     async def connect(self, address: str, ip: str, port: int, expected_public: bytes | None) -> MemoryConnection:
         """A connection to a host that listens on this port. Errors: `NetworkError`; without an answer it waits."""

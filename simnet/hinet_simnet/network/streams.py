@@ -27,7 +27,8 @@ WINDOW_BYTES = 1 << 16
 class MemoryStream:
     """One end of a stream. `hinet_node.ports.Stream`; read by one task at a time."""
 
-    __slots__ = ("_arrived", "_closed", "_connection", "_label", "_reader", "_room", "held_bytes", "other")
+    __slots__ = ("_arrived", "_closed", "_connection", "_label", "_reader", "_room", "held_bytes", "other",
+                 "queue_bytes_max")
 
     def __init__(self, connection: MemoryConnection, label: str) -> None:
         self._connection = connection
@@ -36,6 +37,7 @@ class MemoryStream:
         self._closed = False
         self._reader: trio.lowlevel.Task | None = None
         self._room: trio.lowlevel.ParkingLot | None = None
+        self.queue_bytes_max = QUEUE_BYTES_MAX
         self.held_bytes = 0
         """On their way to this end, or there and not read."""
         self.other: MemoryStream
@@ -43,7 +45,7 @@ class MemoryStream:
     async def send_all(self, data: bytes) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         connection, far = self._connection, self.other
-        while (far.held_bytes >= QUEUE_BYTES_MAX or connection.network.frozen) and not self._broken():
+        while (far.held_bytes >= self.queue_bytes_max or connection.network.frozen) and not self._broken():
             if connection.network.frozen:
                 await connection.wait_for_way(connection.host, connection.host)
                 continue

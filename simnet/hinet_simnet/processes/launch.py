@@ -68,6 +68,12 @@ class RelayedNetwork:
         connection.remote_address = address  # what is remembered must be where the other really listens
         return connection
 
+    async def dial_bulk(self, address: str, *arguments: Any) -> Any:
+        return await self._network.dial_bulk(self._believed.route(address), *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
 
 def main(arguments: list[str]) -> int:
     """Run one command line in its place."""

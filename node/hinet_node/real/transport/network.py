@@ -20,7 +20,8 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
 from hinet_node.errors import NetworkError
-from hinet_node.ports import Stream, StreamHandler
+from hinet_node.ports import BulkEnd, ExpectedBulk, Stream, StreamHandler
+from hinet_node.real.transport.bulk import BulkListener, TlsBulk, begins_as_tls, certificate
 from hinet_node.real.transport.muxed import NEGOTIATION_BYTES_MAX, Guard, MuxedConnection, MuxedStream
 from hinet_node.real.transport.over import StreamPipe
 from hinet_node.real.transport.sockets import Sockets, TcpSockets, plainly
@@ -110,6 +111,33 @@ class Libp2pNetwork:
             await self._host.accept_over(stream, address, expected_public)
         await stream.close()
 
+    def bulk_certificate(self, seed: bytes) -> bytes:
+        if not isinstance(self._sockets, TcpSockets):
+            raise NetworkError("This network makes no bulk connections.")
+        return certificate(seed)
+
+    def expect_bulk(self, end: BulkEnd) -> ExpectedBulk:
+        return self._bulk_host().bulk.expect(end)
+
+    async def dial_bulk(self, address: str, end: BulkEnd, timeout_s: float) -> TlsBulk:
+        host, place = self._bulk_host(), parse_address(address)
+        if place.relay:
+            raise not_through_a_relay(address)
+        try:
+            with trio.fail_after(timeout_s):
+                stream = await self._sockets.open(place)
+                assert isinstance(stream, trio.SocketStream), "TCP gives sockets"
+                return await host.bulk.dial(stream, end)
+        except trio.TooSlowError:
+            raise NetworkError(f"{address} did not answer within {timeout_s:g} s.") from None
+        except (OSError, UnicodeError) as error:
+            raise NetworkError(f"No bulk connection to {address}: {error}.") from error
+
+    def _bulk_host(self) -> _Host:
+        if self._host is None or not isinstance(self._sockets, TcpSockets):
+            raise NetworkError("The network is closed, or makes no bulk connections.")
+        return self._host
+
 
 class _Host:
     """What `serve` holds: the keys, the nursery and the open connections."""
@@ -122,6 +150,7 @@ class _Host:
         self._handlers = dict(handlers)
         self._nursery = nursery
         self._sockets = sockets
+        self.bulk = BulkListener()
         self._connections: dict[MuxedConnection, None] = {}  # in order, so that a simulation repeats
         self._handshakes: Counter[str] = Counter()  # by the machine that they come from
 
@@ -172,7 +201,10 @@ class _Host:
         connection = None
         try:
             with trio.move_on_after(HANDSHAKE_S):
-                connection = await self.connect(Wire(stream, is_initiator=False), address, expected_public)
+                if expected_public is None and await begins_as_tls(stream):
+                    await self.bulk.accept(stream)  # type: ignore[arg-type]  # a socket's, or it would not begin so
+                else:
+                    connection = await self.connect(Wire(stream, is_initiator=False), address, expected_public)
         except (NetworkError, ExceptionGroup) as error:  # groups: libp2p's own tasks, ended by the time-out
             logging.getLogger(__name__).debug("refused: %s", error)
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from hinet_node.local.vault_past_verbs import vault_past_verbs
 from hinet_node.local.vault_verbs import vault_verbs
 from hinet_node.machine import Machine
 from hinet_node.ports import Ports
+from hinet_node.rates import read_rate
 from hinet_node.sessions import seen
 from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
@@ -68,7 +70,8 @@ class Agent:
         """The members that say this device was revoked. Their word closes their doors; the chain alone decides here."""
         self._listen = tuple(config.listen_addresses() if listen is None else listen)
         self._socket = socket
-        self._vault_settings = vault_settings
+        settings = vault_settings or VaultSettings()
+        self._vault_settings = replace(settings, rate=read_rate(config.rate)) if config.rate else settings
         self._discover = discover
         self._stop = trio.Event()
         self.stopped = trio.Event()

@@ -15,6 +15,7 @@ from typing import Any
 from hinet_node.errors import UsageError
 from hinet_node.home import CONFIG
 from hinet_node.ports import Disk
+from hinet_node.rates import read_rate
 
 TIERS = ("cloud", "laptop", "pocket")
 ROLES = ("admin", "member", "keeper")
@@ -29,7 +30,8 @@ class Config:
     interfaces; `static` are multiaddrs of devices that LAN discovery can't see; `interface` limits discovery. `relay`
     are siblings (`/ip4/…/tcp/…`, with `/p2p/PEERID` if it is to be that device and no other) through which this one can
     be called; `relay_serve` whether it passes bytes on for its siblings, and the next two for how long and how much
-    each way in one circuit (0 for no limit).
+    each way in one circuit (0 for no limit). `rate` is how many bytes of packs may travel in a second, each way, as in
+    "5M"; "" for no limit.
     """
 
     name: str = ""
@@ -42,6 +44,7 @@ class Config:
     relay_serve: bool = True
     relay_circuit_s: int = 86_400
     relay_circuit_bytes: int = 68_719_476_736
+    rate: str = ""
 
     def listen_addresses(self) -> tuple[str, ...]:
         """The multiaddrs to listen on. Errors: `UsageError` for something that is no IP address."""
@@ -93,6 +96,11 @@ def read(disk: Disk) -> Config:
     if not 0 <= config.relay_circuit_s < 2**32 or not 0 <= config.relay_circuit_bytes < 2**63:
         raise UsageError(f"{CONFIG}: relay_circuit_s and relay_circuit_bytes are 0 (no limit) or more",
                          next_step=f"mend {CONFIG} in the home")
+    try:
+        read_rate(config.rate)
+    except UsageError as error:
+        raise UsageError(f"{CONFIG}: rate = {error.what}",
+                         next_step=f'mend {CONFIG} in the home; for example: rate = "5M"') from None
     return config
 
 

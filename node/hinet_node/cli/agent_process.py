@@ -41,6 +41,7 @@ class Wish:
     static: tuple[str, ...] = ()
     relay: tuple[str, ...] = ()
     interface: str = ""
+    rate: str | None = None
     discover: bool = True
     quiet: bool = False
 
@@ -97,6 +98,7 @@ def run(wish: Wish) -> None:
         config = configs.read(RealDisk(folder))
         config = replace(config, port=config.port if wish.port is None else wish.port,
                          listen=wish.listen or config.listen, interface=wish.interface or config.interface,
+                         rate=config.rate if wish.rate is None else wish.rate,
                          static=tuple(multiaddr(one) for one in config.static) + wish.static,
                          relay=tuple(multiaddr(one) for one in config.relay) + wish.relay)
         read_relays(config.relay)

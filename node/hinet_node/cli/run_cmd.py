@@ -24,6 +24,9 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
         relay: Annotated[list[str] | None, typer.Option(metavar="ADDRESS", help="A sibling that others can reach: this "
                                                                                 "device can be called through it.",
                                                         )] = None,
+        rate: Annotated[str | None, typer.Option(metavar="BYTES", help="Packs travel at most so fast, each way: 5M is "
+                                                                       "5 million bytes a second; 0 is no limit.",
+                                                 )] = None,
         no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Neither announce nor look for siblings "
                                                                           "on the LAN.")] = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log to the file only.")] = False) -> None:
@@ -32,6 +35,10 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
 
     folder, given = context.home_path(), context.current
     home.require_identity(folder)
+    if rate is not None:
+        from hinet_node.rates import read_rate
+
+        read_rate(rate)
     if interface:
         from hinet_node.real.interfaces import require_interface
 
@@ -39,5 +46,5 @@ def run(listen: Annotated[list[str] | None, typer.Option(metavar="IP", help="Lis
     agent_process.become(agent_process.Wish(
         home=folder, home_option=given.home_option, json=given.json, debug=given.debug, listen=tuple(listen or ()),
         port=port, static=tuple(multiaddr(one) for one in static or ()),
-        relay=tuple(multiaddr(one) for one in relay or ()), interface=interface,
+        relay=tuple(multiaddr(one) for one in relay or ()), interface=interface, rate=rate,
         discover=not no_discovery, quiet=quiet))

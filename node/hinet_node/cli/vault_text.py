@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hinet_node.cli import output
+from hinet_node.rates import show_rate
 
 
 def status_lines(data: dict[str, Any], *, brief: bool = False) -> Iterable[str]:
@@ -17,7 +18,10 @@ def status_lines(data: dict[str, Any], *, brief: bool = False) -> Iterable[str]:
     whole = ", every device in step" if brief and all(device["in_step"] for device in data["devices"]) else ""
     yield f"{'vault     ' if brief else ''}{held}{whole}; {output.size_text(data['free_bytes'])} free on this disk"
     if data["missing_packs"]:
-        yield output.style(f"{data['missing_packs']} packs are still to come from the siblings", "yellow")
+        coming = f", {data['coming_packs']} on their way" if data.get("coming_packs") else ""
+        yield output.style(f"{data['missing_packs']} packs are still to come from the siblings{coming}", "yellow")
+    if data.get("rate"):
+        yield f"{'limit     ' if brief else ''}packs travel at most at {show_rate(data['rate'])}, each way"
     if data["conflicts"]:
         yield output.style(f"{data['conflicts']} files were edited on two devices at once: both versions are kept",
                            "yellow")

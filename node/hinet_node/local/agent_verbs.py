@@ -40,7 +40,7 @@ def agent_verbs(agent: Agent) -> dict[str, Handler]:
     """The handlers, by verb."""
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        vault = await vault_status(agent.vault, agent.membership)
+        vault = {**await vault_status(agent.vault, agent.membership), **agent.replicator.moving()}
         household = _household(agent, vault)
         return {"agent": _agent(agent), **household, "vault": vault, "invitations": agent.inviter.open_invitations(),
                 "warnings": [*_warnings(agent, household), *vault["trouble"]]}

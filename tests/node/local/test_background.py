@@ -51,6 +51,13 @@ def found(done: subprocess.CompletedProcess[str], code: int = 0) -> dict[str, An
     return value
 
 
+def test_up_gives_the_agent_the_limit_that_was_asked_for_and_status_shows_it(line: Line) -> None:
+    assert found(line("up", "--rate", "fast", "--json"), 2)["code"] == "E_USAGE"
+    found(line("up", "--rate", "5M", "--json"))
+    assert found(line("status", "--json"))["vault"]["rate"] == 5_000_000
+    assert "at most at 5 MB/s, each way" in line("status").stdout
+
+
 def test_up_returns_when_the_agent_answers_and_down_when_it_has_ended(line: Line, tmp_path: Path) -> None:
     begun = found(line("up", "--json"))
     assert (begun["started"], begun["by"]) == (True, "process")

@@ -219,6 +219,9 @@ def test_a_limit_holds_in_both_directions() -> None:
         content = noise(2 * MIB)
         house.put("cloud", "a", content)
         house.sleep(10)
+        said = house.call("laptop", "status")["vault"]
+        assert said["rate"] == 100_000
+        assert said["coming_packs"] >= 1
         assert 800_000 < bulk_bytes(passed, "cloud") < 1_100_000
         house.until(holding(house, content, "laptop"), seconds=60)
         block(house, "cloud", "laptop")

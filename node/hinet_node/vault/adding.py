@@ -50,21 +50,24 @@ class Intake:
         """Store the content of each source under the name that `names` gives for its number. Those that can't be read
         are left to `on_end`."""
         ids, sealed_before = ContentIds(self._writer), self._writer.sealed_chunks
-        for part in self._parts(sources):
-            if part.again:
-                ids = ContentIds(self._writer)
-            if part.data is not None:
-                ids.add(self._writer.add(DATA, part.data, part.chunk))
-                self._count.bytes(len(part.data))
-            if part.end is not None:
-                if part.end.error is None:
-                    self._take(names(part.number), part.end, ids, sealed_before)
-                on_end(part.number, part.end)
-                self._count.file()
-                ids, sealed_before = ContentIds(self._writer), self._writer.sealed_chunks
+        for batch in self._batches(sources):
+            self._writer.ask({part.chunk for part in batch if part.data is not None})
+            for part in batch:
+                if part.again:
+                    ids = ContentIds(self._writer)
+                if part.data is not None:
+                    ids.add(self._writer.add(DATA, part.data, part.chunk))
+                    self._count.bytes(len(part.data))
+                if part.end is not None:
+                    if part.end.error is None:
+                        self._take(names(part.number), part.end, ids, sealed_before)
+                    on_end(part.number, part.end)
+                    self._count.file()
+                    ids, sealed_before = ContentIds(self._writer), self._writer.sealed_chunks
+        self._writer.ask(set())
         self._count.tell()
 
-    def _parts(self, sources: Iterable[Source]) -> Iterator[Part]:
+    def _batches(self, sources: Iterable[Source]) -> Iterator[list[Part]]:
         lane = self._core.disk.lane()
         reader = SourceReader(sources, self._writer.id_key, self._core.settings.chunk_bytes)
         ahead: deque[Pending[list[Part]]] = deque()
@@ -75,7 +78,7 @@ class Intake:
                 batch = ahead.popleft().result()
                 if not batch:
                     return
-                yield from batch
+                yield batch
         finally:
             lane.close()
             reader.close()
@@ -86,7 +89,7 @@ class Intake:
         found = end.found
         attributes = no_attributes if found is None else make_attributes(found.st_mode, found.st_mtime_ns)
         indirect, chunks = ids.finish()
-        version = Version(self._device, 0, (), (), self._now, 0, False, end.size, end.digest, indirect, chunks,
+        version = Version(self._device, 0, (), (), self._now, 1, False, end.size, end.digest, indirect, chunks,
                           attributes)
         row = self._core.view.lookup(name)
         if (row is None or row[1] is not None or self._writer.sealed_chunks > sealed_before

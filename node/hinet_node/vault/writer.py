@@ -48,6 +48,8 @@ class PackWriter:
         self._holding = holding
         self._lane: Lane | None = None
         self._calls: deque[tuple[Pending[None], PackBuilder]] = deque()
+        self._done: list[PackBuilder] = []
+        self._new: set[bytes] = set()
         self._builder: PackBuilder | None = None
         self._parts: list[str] = []
         self._pending = 0
@@ -62,7 +64,7 @@ class PackWriter:
             name = chunk_id(self.id_key, plaintext)
         if self._is_under_way(name):
             return name
-        held_in = self._holding(name)
+        held_in = None if name in self._new else self._holding(name)
         if held_in is not None:
             self.packs.add(held_in)
             return name
@@ -75,6 +77,11 @@ class PackWriter:
         if builder.size_bytes >= self._pack_bytes or builder.slot_count >= slots_max:
             self._end(builder)
         return name
+
+    def ask(self, names: set[bytes]) -> None:
+        """Look up at once which of these chunks no pack holds, for the calls of `add` that follow."""
+        self._new = names - self._store.index.held(names)
+        self._done.clear()
 
     def finish(self) -> None:
         """Close the last pack. After this everything that was added is durable."""
@@ -99,10 +106,10 @@ class PackWriter:
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _is_under_way(self, name: bytes) -> bool:
-        """Whether the chunk is in a pack that the index does not know yet."""
+        """Whether the chunk is in a pack that the index does not know yet, or did not when it was asked."""
         if self._builder is not None and name in self._builder:
             return True
-        return any(name in builder for _, builder in self._calls)
+        return any(name in builder for _, builder in self._calls) or any(name in builder for builder in self._done)
 
     def _begin(self) -> PackBuilder:
         salt = self._randomness.draw(32)
@@ -136,7 +143,9 @@ class PackWriter:
         if self._lane is None:
             self._lane = self._disk.lane()
         while len(self._calls) >= _CALLS_MAX:
-            self._calls.popleft()[0].result()
+            call, done = self._calls.popleft()
+            call.result()
+            self._done.append(done)
         self._calls.append((self._lane.do(work), builder))
 
     def _close_lane(self) -> None:

@@ -434,6 +434,9 @@ def next_version(before: Versions, content: Version, settled: Sequence[Version] 
     Its generation is above all of them, so it is the one shown. Where a faulty device left versions that say to have
     seen each other, one that can't be replaced without another that is to stay stays too.
     """
+    if not before:  # a new name, as thousands are in one put
+        return content if (content.seen, content.beside, content.generation) == ((), (), 1) else replace(
+            content, seen=(), beside=(), generation=1)
     replaced = replaced_by_edit(before, settled)
     kept = [version for version in before if version not in replaced]
     seen = join([*(version.seen for version in replaced), tuple(version.dot for version in replaced)])

@@ -69,3 +69,22 @@ def test_the_vectors_hold() -> None:
     for text in VECTORS["attributes_that_say_nothing"]:
         assert read_attributes(bytes.fromhex(text)) == Attributes()
     assert make_attributes() == no_attributes == msgpack.packb({})
+
+
+@pytest.mark.parametrize("raw", [
+    b"\x82\xa5mtime\x01\xa4mode\xcd\x01\xa4",  # not in order
+    b"\x81\xa4mode\xce\x00\x00\x01\xa4",  # not in the shortest form
+    b"\x82\xa4mode\xcd\x01\xa4\xa4mode\xcd\x01\xed",  # twice
+    b"\x81\xa4mode\xcd\x01\xa4\x00",  # with a byte more
+    b"\xde\x00\x01\xa4mode\xcd\x01\xa4",  # a longer map head than needed
+    b"\x81\xc4\x04mode\xcd\x01\xa4",  # a key that is no text
+    b"\x81\xa4mode\xcb\x40\x7a\x40\x00\x00\x00\x00\x00",  # a float
+])
+def test_bytes_that_are_not_canonical_say_nothing(raw: bytes) -> None:
+    assert read_attributes(raw) == Attributes()
+    assert with_past(raw, PAST) == make_attributes(past=PAST)
+
+
+def test_a_past_that_stays_away_costs_no_other_key() -> None:
+    odd = canonical.encode({"note": "\x04past", "zone": [b"\xa4past"]})
+    assert canonical.decode(with_past(odd, None)) == canonical.decode(odd)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hinet_node.cli import agent_call, output, root
+from hinet_node.cli.add_report import say_what_was_left_out
 from hinet_node.cli.vault_text import status_lines
 
 app = root.group("Add, list, get and verify the household's files.")
@@ -17,19 +18,22 @@ app = root.group("Add, list, get and verify the household's files.")
 
 @app.command()
 def add(paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files and folders.")],
-        under: Annotated[str, typer.Option(help="Put them under this folder of the vault.")] = "") -> None:
+        under: Annotated[str, typer.Option(help="Put them under this folder of the vault.")] = "",
+        rescan: Annotated[bool, typer.Option("--rescan", help="Also read files that look unchanged.")] = False) -> None:
     """Store files in the vault; every device of the household gets them."""
     if "" in paths:
         from hinet_node.errors import UsageError
 
         raise UsageError("a path is empty", next_step="name the folder itself; this one is: hinet-node vault add .")
     absolute = [str(Path(path).absolute()) for path in paths]
-    result = agent_call.call("vault.add", {"paths": absolute, "under": under}, label="adding", timeout_s=None)
-    for skipped in result["skipped"]:
-        output.say(f"left out {output.clean_line(skipped)}: links, devices and the keys of a node are never added")
+    result = agent_call.call("vault.add", {"paths": absolute, "under": under, "rescan": rescan}, label="adding",
+                             timeout_s=None)
+    partly = say_what_was_left_out(result)
     count = result["files"]
     output.emit("hinet.vault-add/1", result, [
         f"{count} {'file' if count == 1 else 'files'} ({output.size_text(result['bytes'])}) in the vault."])
+    if partly:
+        raise typer.Exit(3)
 
 
 @app.command()

@@ -14,9 +14,10 @@ from typing import Any
 
 from hinet_node.api import Emit, Handler, text_of, whole_number_of
 from hinet_node.errors import IntegrityError, UsageError
-from hinet_node.local.vault_verbs import RESERVED, Names, name_bytes, no_such_file, progress_report, text_name
+from hinet_node.local.vault_verbs import Names, name_bytes, no_such_file, progress_report, text_name
 from hinet_node.vault import Household, Progress, Vault
 from hinet_node.vault.core import VaultCore
+from hinet_node.vault.finding import RESERVED
 from hinet_node.vault.history import Change, no_history
 from hinet_protocol.trees import Version, version_hash
 

@@ -1,27 +1,23 @@
 """The local API's verbs of the vault: vault.add, vault.put, vault.ls, vault.get, vault.status, vault.verify.
 
-Leaves storing and sealing to `hinet_node.vault`; finds the files of a folder, keeps `.hinet/` out of the owner's way
-and turns values into what the socket can say. Names are text here (`text_name`).
+Leaves finding, storing and sealing to `hinet_node.vault`; keeps `.hinet/` out of the owner's way and turns values into
+what the socket can say. Names are text here (`text_name`).
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hinet_node.api import Emit, Handler, text_of, whole_number_of
 from hinet_node.errors import IntegrityError, NodeError, UsageError
-from hinet_node.home import DEVICE_KEY, DEVICE_KEY_NEXT
 from hinet_node.ports import Disk
-from hinet_node.vault import Household, Item, Progress, Vault
+from hinet_node.vault import AddReport, Household, Item, Progress, Vault
+from hinet_node.vault.finding import RESERVED, Finder, Notes
 
-RESERVED = b".hinet/"
-FILES_MAX = 100_000
 LIST_MAX = 5_000
-KEY_MAGIC = b"hinet-device-key-"
 CONTENT_BYTES_MAX = 4 * 1_048_576
 
 Names = Callable[[], Mapping[bytes, str]]
@@ -37,9 +33,10 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) ->
             raise UsageError("name at least one file or folder", next_step="hinet-node vault add PATH")
         if not all(isinstance(path, str) and Path(path).is_absolute() for path in paths):
             raise UsageError("vault.add needs absolute paths: the agent's own folder is not the caller's")
-        found, skipped = await disk.run_blocking(lambda: find_files([Path(path) for path in paths], name_bytes(under)))
-        items = await vault.put_many(found, on_progress=lambda done: emit(progress_report(done)))
-        return {"files": len(items), "bytes": sum(item.size for item in items), "skipped": skipped}
+        report = await vault.add_files([Path(path) for path in paths], name_bytes(under),
+                                       rescan=args.get("rescan") is True,
+                                       on_progress=lambda done: emit(progress_report(done)))
+        return added(report)
 
     async def put(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         name, content = name_bytes(text_of(args, "name")), args.get("content")
@@ -84,6 +81,18 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) ->
             "vault.verify": verify}
 
 
+def added(report: AddReport) -> dict[str, Any]:
+    """What `vault.add` answers. Errors: `UsageError` when there was no file at all."""
+    notes = report.notes
+    if not report.files and not notes.left_out_count:
+        raise _nothing_to_add()
+    return {"files": report.files, "bytes": report.bytes, "unchanged": report.unchanged,
+            "skipped": notes.skipped, "skipped_count": notes.skipped_count,
+            "left_out": [{"path": path, "why": why} for path, why in notes.left_out],
+            "left_out_count": notes.left_out_count,
+            "changed": notes.changed, "changed_count": notes.changed_count}
+
+
 async def vault_status(vault: Vault, household: Household) -> dict[str, Any]:
     """The vault's own status, and whether this device can read it (a keeper can't)."""
     found = (await vault.status()).as_json()
@@ -92,67 +101,18 @@ async def vault_status(vault: Vault, household: Household) -> dict[str, Any]:
 
 
 def find_files(roots: list[Path], under: bytes) -> tuple[list[tuple[bytes, Path]], list[str]]:
-    """Vault names and paths of the files below `roots`, sorted; and what was skipped (links, devices, the homes and
-    keys of nodes), as text.
-
-    A folder `a/notes` gives names `notes/…`, a file its own name; `under` is put in front. Links are never followed.
-    Errors: `UsageError` for a missing path, a reserved name, two files of one name, or too many files.
-    """
-    found: dict[bytes, Path] = {}
-    skipped: list[str] = []
-    prefix = under.strip(b"/") + b"/" if under.strip(b"/") else b""
-    if any(part in (b"", b".", b"..") for part in prefix.split(b"/")[:-1]) or b"\0" in prefix:
-        raise UsageError(f"{text_name(under)!r} is not a folder of the vault", next_step="for example --under letters")
-
-    def take(path: Path, name: bytes) -> list[tuple[Path, bytes]]:
-        """Take a file, or give back what is in a folder."""
-        kind = path.lstat().st_mode
-        if _holds_key(path / "device.key" if stat.S_ISDIR(kind) else path):
-            # Whoever adds the folder around a home does not mean to hand this machine's key to all the others.
-            skipped.append(str(path))
-        elif stat.S_ISDIR(kind):
-            return [(entry, os.fsencode(entry.name) if not name else name + b"/" + os.fsencode(entry.name))
-                    for entry in path.iterdir()]
-        elif stat.S_ISREG(kind):
-            full = prefix + name
-            _refuse_reserved(full)
-            if full in found:
-                raise UsageError(f"two files would have the name {text_name(full)!r} in the vault",
-                                 next_step="add them one after the other, with --under FOLDER")
-            found[full] = path
-            if len(found) > FILES_MAX:
-                raise UsageError(f"more than {FILES_MAX} files at once", next_step="add the folders one by one")
-        else:
-            skipped.append(str(path))
-        return []
-
-    for root in roots:
-        waiting = [(root, os.fsencode(root.resolve().name if root.name in ("", "..") else root.name))]
-        try:
-            while waiting:
-                waiting += take(*waiting.pop())
-        except FileNotFoundError as missing:
-            raise UsageError(f"there is no file or folder {missing.filename or root}", next_step="check the path",
-                             code="E_NO_SUCH_FILE") from None
-        except PermissionError as closed:
-            raise UsageError(f"{closed.filename or root} can't be read: permission denied",
-                             next_step="check who owns it: ls -l PATH", code="E_PERMISSION") from None
-        except OSError as broken:
-            raise UsageError(f"{broken.filename or root} can't be read: {broken.strerror}",
-                             next_step="leave it out: add what is beside it") from None
+    """Vault names and paths of the files that `vault.add` takes, sorted; and what it skips, as text. Errors:
+    `UsageError`."""
+    notes = Notes()
+    found = sorted((placed.name, Path(os.fsdecode(placed.path())))
+                   for batch in Finder(roots, under, notes).files() for placed, _ in batch)
     if not found:
-        raise UsageError("there is no file to add", next_step="check the path; links are not followed")
-    return sorted(found.items()), sorted(skipped)
+        raise _nothing_to_add()
+    return found, sorted(notes.skipped)
 
 
-def _holds_key(path: Path) -> bool:
-    """Whether this is the key file of a node."""
-    if path.name not in (DEVICE_KEY, DEVICE_KEY_NEXT):
-        return False
-    try:
-        return stat.S_ISREG(path.lstat().st_mode) and path.read_bytes().startswith(KEY_MAGIC)
-    except OSError:
-        return False
+def _nothing_to_add() -> NodeError:
+    return UsageError("there is no file to add", next_step="check the path; links inside a folder are not followed")
 
 
 def no_such_file(name: bytes) -> NodeError:

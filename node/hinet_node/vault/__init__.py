@@ -9,6 +9,7 @@ live in `hinet_protocol` (`packs`, `trees`, `heads`, `reconcile`); bytes go thro
 """
 
 from hinet_node.vault.items import (
+    AddReport,
     DeviceState,
     Household,
     Item,
@@ -22,5 +23,5 @@ from hinet_node.vault.items import (
 from hinet_node.vault.replicate import Replicator
 from hinet_node.vault.vault import Vault
 
-__all__ = ["DeviceState", "Household", "Item", "OnProgress", "Progress", "Replicator", "Trouble", "Vault",
+__all__ = ["AddReport", "DeviceState", "Household", "Item", "OnProgress", "Progress", "Replicator", "Trouble", "Vault",
            "VaultSettings", "VaultStatus", "VerifyReport"]

@@ -12,15 +12,17 @@ from blake3 import blake3
 
 from hinet_node.errors import IntegrityError, NodeError, NoSpace, NotAuthorised, UsageError
 from hinet_node.ports import Clock, Disk, Randomness
-from hinet_node.vault import files
+from hinet_node.vault import adding
 from hinet_node.vault.edits import Edit, Edits
-from hinet_node.vault.files import Source
+from hinet_node.vault.finding import Placed
 from hinet_node.vault.headstore import HeadStore
 from hinet_node.vault.history import History
-from hinet_node.vault.items import Household, Item, OnProgress, Progress, Trouble, VaultSettings
+from hinet_node.vault.items import Household, Item, OnProgress, Trouble, VaultSettings
+from hinet_node.vault.looks import Looks
 from hinet_node.vault.packstore import PackStore
 from hinet_node.vault.publish import Publisher
 from hinet_node.vault.reader import ChunkReader
+from hinet_node.vault.sources import Source, room_bytes, source_stat
 from hinet_node.vault.view import View, item_of
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.heads import Head, vault_digest
@@ -33,28 +35,6 @@ def check_name(name: bytes) -> None:
     if not 1 <= len(name) <= name_bytes_max:
         raise UsageError(f"A name in the vault has 1 to {name_bytes_max} bytes, this one {len(name)}.",
                          next_step="Give it a shorter name.")
-
-
-class Counter:
-    """Turns bytes and files done into `Progress` values."""
-
-    def __init__(self, what: bytes, bytes_total: int, files_total: int, report: OnProgress | None) -> None:
-        self._what = what.decode("utf-8", "replace")
-        self._totals = (bytes_total, files_total)
-        self._report = report
-        self._bytes = self._files = 0
-
-    def bytes(self, count: int) -> None:
-        self._bytes += count
-        self._tell()
-
-    def file(self) -> None:
-        self._files += 1
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._report is not None:
-            self._report(Progress(self._what, self._bytes, self._totals[0], self._files, self._totals[1]))
 
 
 class VaultCore:
@@ -75,6 +55,7 @@ class VaultCore:
                                    self.reader.pack_holding)
         self.edits = Edits(self)
         self.history = History(self)
+        self.looks = Looks(self.store.index, randomness.draw)
         self.trouble: dict[tuple[str, bytes], Trouble] = {}
         """What is wrong now, by code and subject."""
         self.peers_hold: dict[bytes, frozenset[bytes]] = {}
@@ -92,37 +73,19 @@ class VaultCore:
     def put(self, sources: Mapping[bytes, Source], on_progress: OnProgress | None, *,
             keep_past: bool = True) -> list[Item]:
         """Store files under one head. What they replace stays restorable if `keep_past`."""
-        total = sum(files.source_bytes(source) for source in sources.values())
-        writer = self.publisher.writer()
-        self.check_room(total)
-        count = Counter(b"", total, len(sources), on_progress)
-        now = self.publisher.now()
-        device = self.household.device_public
-        content: dict[bytes, Version] = {}
-        try:
-            for name, source in sources.items():
-                pieces = files.source_chunks(source, self.settings.chunk_bytes)
-                size, digest, indirect, chunks = writer.add_content(pieces, count.bytes)
-                version = Version(device, 0, (), (), now, 0, False, size, digest, indirect, chunks)
-                row = self.view.lookup(name)
-                if (row is None or row[1] is not None or not row[0].same_content(version)
-                        or not self._held(row[0], writer)):
-                    content[name] = version
-                count.file()
-        except BaseException:
-            writer.take_back()
-            raise
-        if not content:
-            writer.take_back()
-        else:
-            self.publisher.publish(writer, lambda seq: [
-                self.edits.version(writer, Edit(name, version), seq, keep_past=keep_past)
-                for name, version in content.items()])
+        total = sum(len(source) if isinstance(source, bytes) else room_bytes(source_stat(source))
+                    for source in sources.values() if not isinstance(source, Placed))
+        adding.put(self, list(sources.items()), total, on_progress, keep_past=keep_past)
         return [item_of(name, *self._row(name)) for name in sources]
 
-    def _held(self, version: Version, writer: PackWriter) -> bool:
-        return all(self.store.index.pack_of(chunk) is not None and chunk not in writer.sealed
-                   for chunk in version.chunk_ids())
+    def publish(self, writer: PackWriter, versions: Mapping[bytes, Version], *, keep_past: bool = True) -> None:
+        """Publish these as edits of this device; without any, nothing is kept."""
+        if versions:
+            self.publisher.publish(writer, lambda seq: [
+                self.edits.version(writer, Edit(name, version), seq, keep_past=keep_past)
+                for name, version in versions.items()])
+        else:
+            writer.take_back()
 
     def check_room(self, size_bytes: int) -> None:
         """Before anything is written. Errors: `NoSpace`."""

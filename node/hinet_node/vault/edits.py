@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hinet_node.errors import ConflictError, IntegrityError, UsageError
+from hinet_node.vault.finding import RESERVED
 from hinet_node.vault.items import OnProgress
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.attributes import with_past
@@ -20,9 +21,6 @@ from hinet_protocol.trees import Version, Versions, contents, next_version, repl
 
 if TYPE_CHECKING:
     from hinet_node.vault.core import VaultCore
-
-RESERVED = b".hinet/"
-"""Names below it are the machine's own: their past is not kept, and commands leave them alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class Edits:
     def publish(self, edits: Sequence[Edit], on_progress: OnProgress | None = None) -> None:
         """All of these under one head. Errors: `IntegrityError` E_VERSION_GONE when content that they put back is not
         held any more, and then nothing has changed."""
-        from hinet_node.vault.core import Counter
+        from hinet_node.vault.progress import Counter
 
         writer = self._core.publisher.writer()
         wanted = [edit for edit in edits if edit.from_past]

@@ -1,4 +1,4 @@
-"""Files outside the home: reading what is put into the vault, writing what is taken out, never through a link.
+"""Files outside the home: writing what is taken out of the vault, never through a link.
 
 Paths here are the owner's own words on the command line. What comes from the vault (names) may have been written by
 another device, so a name never decides on its own where something is written. Leaves content to `reader`.
@@ -14,47 +14,9 @@ from pathlib import Path
 
 from hinet_node.errors import NoSpace, UsageError
 
-Source = Path | str | bytes
-"""Where content comes from: bytes, or the path of a file."""
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def source_bytes(source: Source) -> int:
-    """How much there is to read now. Errors: `UsageError` for a file that can't be read or is no regular file."""
-    if isinstance(source, bytes):
-        return len(source)
-    path = Path(source)
-    try:
-        if not path.is_file():
-            raise UsageError(f"{path} is no file." if path.exists() else f"{path} does not exist.",
-                             next_step="Check the path; folders are added with `hinet-node vault add FOLDER`.")
-        return path.stat().st_size
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def source_chunks(source: Source, chunk_bytes: int) -> Iterator[bytes]:
-    """The content in pieces of `chunk_bytes`, the last one shorter; nothing for an empty source. Errors:
-    `UsageError`."""
-    if isinstance(source, bytes):
-        for at in range(0, len(source), chunk_bytes):
-            yield source[at:at + chunk_bytes]
-        return
-    path = Path(source)
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(chunk_bytes):
-                yield piece
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path} can't be read: {error.strerror or error}.",
-                      next_step="Check the path and that this user may read it.")
 
 
 def plain_parts(name: bytes) -> tuple[bytes, ...]:

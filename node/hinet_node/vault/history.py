@@ -11,7 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from hinet_node.errors import IntegrityError, NodeError, NotAuthorised, UsageError
-from hinet_node.vault.edits import RESERVED, fits
+from hinet_node.vault.edits import fits
+from hinet_node.vault.finding import RESERVED
 from hinet_protocol.errors import TreeMalformed
 from hinet_protocol.past import PastRow, Step, decode_past, walk
 from hinet_protocol.trees import Version, version_hash

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hinet_protocol.packs import Slot
 
@@ -25,8 +25,11 @@ CREATE TABLE IF NOT EXISTS chunks (
     id BLOB NOT NULL, pack INTEGER NOT NULL, slot INTEGER NOT NULL, kind INTEGER NOT NULL, offset INTEGER NOT NULL,
     stored INTEGER NOT NULL, plain INTEGER NOT NULL, form INTEGER NOT NULL, PRIMARY KEY (id, pack)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS chunks_by_pack ON chunks (pack);
+CREATE TABLE IF NOT EXISTS looks (key BLOB PRIMARY KEY, mark BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
-_VERSION = 2
+_VERSION = 3
+_ASKED_AT_ONCE = 500
 
 
 def slot_of(chunk_id: bytes, number: int, kind: int, offset: int, stored: int, plain: int, form: int,
@@ -128,7 +131,47 @@ class Index:
             (chunk_id,)).fetchone())
         return None if row is None else bytes(row[0])
 
+    def held(self, chunk_ids: Iterable[bytes]) -> set[bytes]:
+        """Those of these chunks that some pack holds."""
+        return {row[0] for row in self._asked("SELECT id FROM chunks WHERE id IN", chunk_ids)}
+
+    # ---- looks at files outside the home: see `looks` --------------------------------------------------------------
+
+    def marks(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        return dict(self._asked("SELECT key, mark FROM looks WHERE key IN", keys))
+
+    def mark(self, rows: Iterable[tuple[bytes, bytes]], rows_max: int) -> None:
+        """Enter key and mark. A table that grew above `rows_max` begins again: it is a cache."""
+        def work(db: sqlite3.Connection) -> None:
+            db.executemany("INSERT OR REPLACE INTO looks VALUES (?, ?)", rows)
+            if db.execute("SELECT count(*) FROM looks").fetchone()[0] > rows_max:
+                db.execute("DELETE FROM looks")
+        self._run(work)
+
+    def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """A random value that lives as long as this file does."""
+        def work(db: sqlite3.Connection) -> bytes:
+            row = db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()
+            if row is not None:
+                return bytes(row[0])
+            value = make()
+            db.execute("INSERT INTO secrets VALUES (?, ?)", (name, value))
+            return value
+        return self._run(work)
+
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _asked(self, question: str, keys: Iterable[bytes]) -> list[Any]:
+        """`question (?, ?, …)`, in as many parts as it takes."""
+        asked = list(keys)
+
+        def work(db: sqlite3.Connection) -> list[Any]:
+            found: list[Any] = []
+            for at in range(0, len(asked), _ASKED_AT_ONCE):
+                part = asked[at:at + _ASKED_AT_ONCE]
+                found += db.execute(f"{question} ({','.join('?' * len(part))})", part).fetchall()
+            return found
+        return self._run(work)
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hinet_node.vault.finding import Notes
+
 
 class Household(Protocol):
     """What the vault needs to know of the household. Read anew at each use, because the chain grows."""
@@ -137,6 +139,24 @@ class VerifyReport:
         return {"schema": "hinet.vault-verify/1", "ok": self.ok, "packs": self.packs, "packs_bytes": self.packs_bytes,
                 "damaged": [name.hex() for name in self.damaged], "missing": [name.hex() for name in self.missing],
                 "files_unreadable": [name.decode("utf-8", "replace") for name in self.files_unreadable]}
+
+
+@dataclass(frozen=True)
+class AddReport:
+    """What `Vault.add_files` did."""
+
+    files: int
+    """Files below the roots that are in the vault now, as they are."""
+    bytes: int
+    unchanged: int
+    """So many of them look as they did when they were last read, and were not read again."""
+    new_versions: int
+    notes: Notes
+    """What was not taken, and what changed while it was read."""
+
+    @property
+    def whole(self) -> bool:
+        return not (self.notes.left_out_count or self.notes.changed_count)
 
 
 @dataclass(frozen=True)

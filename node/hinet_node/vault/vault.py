@@ -14,10 +14,11 @@ import trio
 
 from hinet_node.errors import IntegrityError
 from hinet_node.ports import Clock, Disk, Randomness
-from hinet_node.vault import files, inspect
-from hinet_node.vault.core import Counter, VaultCore, check_name
-from hinet_node.vault.files import Source
-from hinet_node.vault.items import Household, Item, OnProgress, VaultSettings, VaultStatus, VerifyReport
+from hinet_node.vault import adding, files, inspect
+from hinet_node.vault.core import VaultCore, check_name
+from hinet_node.vault.items import AddReport, Household, Item, OnProgress, VaultSettings, VaultStatus, VerifyReport
+from hinet_node.vault.progress import Counter
+from hinet_node.vault.sources import Source
 from hinet_node.vault.view import item_of
 from hinet_protocol.heads import Head
 from hinet_protocol.trees import Version
@@ -68,6 +69,17 @@ class Vault:
         for name in wanted:
             check_name(name)
         return await self._change(lambda: self.core.put(wanted, on_progress, keep_past=keep_past))
+
+    async def add_files(self, roots: Sequence[Path], under: bytes = b"", *, rescan: bool = False,
+                        on_progress: OnProgress | None = None) -> AddReport:
+        """Store the files below folders, and single files, under one head. Those that can't be read are left out and
+        reported; one that looks as when it was last read is not read again, unless `rescan`. Links are not followed,
+        except for a root.
+
+        Errors: as `put`; `UsageError` for a root that is missing or can't be read, or a name under `.hinet/`.
+        """
+        return await self._change(lambda: adding.add_files(self.core, roots, under, rescan=rescan,
+                                                           on_progress=on_progress))
 
     async def remove(self, names: Iterable[bytes]) -> int:
         """Take files out of the view (a tombstone replicates; the content stays restorable); how many were there.
@@ -131,6 +143,7 @@ class Vault:
         version, conflict_of = self.core.version(name)
         count = Counter(name, version.size, 1, on_progress)
         await self._read(lambda: files.write_file(path, self.core.content(version), count.bytes))
+        count.tell()
         return item_of(name, version, conflict_of)
 
     async def restore(self, prefix: bytes, folder: Path | str, *, on_progress: OnProgress | None = None) -> list[Item]:
@@ -144,6 +157,7 @@ class Vault:
             for (_, (version, _)), where in zip(chosen, parts, strict=True):
                 files.write_below(folder, where, self.core.content(version), count.bytes)
                 count.file()
+            count.tell()
         await self._read(work)
         return [item_of(name, *row) for name, row in chosen]
 

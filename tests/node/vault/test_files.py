@@ -101,13 +101,12 @@ def test_unusable_sources_and_targets_are_named(world: Any, tmp_path: Path) -> N
 
 
 def test_a_source_that_vanishes_takes_the_whole_put_back(world: Any, tmp_path: Path) -> None:
-    (tmp_path / "one").write_bytes(os.urandom(200_000))
-
     async def main() -> None:
         node = await world.node("laptop")
 
         def vanish(progress: Any) -> None:
             (tmp_path / "two").unlink(missing_ok=True)
+        (tmp_path / "one").write_bytes(os.urandom(8 << 20))
         (tmp_path / "two").write_bytes(b"2")
         with pytest.raises(UsageError):
             await node.vault.put_many({b"one": tmp_path / "one", b"two": tmp_path / "two"}, on_progress=vanish)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from blake3 import blake3
 
@@ -31,6 +32,7 @@ from hinet_protocol.trees import Vector
 
 packs_inline_max = 128
 pack_lists_max = 64
+settles_max = 64
 pack_list_magic = b"HINETPL\x01"
 pack_list_names_max = 262_144
 _pack_list_header_bytes = len(pack_list_magic) + 4
@@ -41,6 +43,7 @@ Sign = Callable[[bytes, bytes], bytes]
 _number = schema.integer(1, 2**63 - 1)
 _packs = schema.sorted_unique(schema.list_of(schema.bytes32, packs_inline_max))
 _lists = schema.sorted_unique(schema.list_of(schema.bytes32, pack_lists_max))
+_settles = schema.sorted_unique(schema.list_of(schema.bytes32, settles_max, 1))
 _vector = schema.sorted_unique(schema.list_of(schema.row(schema.bytes32, _number), limits.devices_max, 1))
 _CHECKS: Mapping[str, schema.Check] = {
     "version": schema.integer(1, 1),
@@ -64,6 +67,8 @@ class Head:
     `prev` is the hash of the device's head before (empty for the first; numbers may be left out). `tree_chunk` is the
     root's chunk id and `tree_pack` the pack it is in. Everything the tree needs is in `packs` and in the packs that the
     pack lists `lists` name. `vector` has the newest head of each device that this tree has taken up, its own included.
+    `settles` are hashes of heads that the writer has merged, or that the owner gave up: they no longer count as a fork
+    or as needed.
     """
 
     raw: bytes = field(repr=False)
@@ -79,16 +84,20 @@ class Head:
     lists: tuple[bytes, ...]
     vector: Vector
     time: int
+    settles: tuple[bytes, ...] = ()
 
 
 def make_head(sign: Sign, *, identity: bytes, device: bytes, seq: int, prev: bytes, epoch: bytes, tree_chunk: bytes,
-              tree_pack: bytes, packs: Iterable[bytes], lists: Iterable[bytes], vector: Vector, time: int) -> Head:
+              tree_pack: bytes, packs: Iterable[bytes], lists: Iterable[bytes], vector: Vector, time: int,
+              settles: Iterable[bytes] = ()) -> Head:
     """A new signed head. Raises HeadMalformed when a field is outside its form (our own bug)."""
-    body = canonical.encode({
+    fields: dict[str, Any] = {
         "version": 1, "identity": identity, "device": device, "seq": seq, "prev": prev, "epoch": epoch,
         "tree": [tree_chunk, tree_pack], "packs": sorted(set(packs)), "lists": sorted(set(lists)),
         "vector": [list(pair) for pair in vector], "time": time,
-    })
+    }
+    settled = sorted(set(settles))
+    body = canonical.encode({**fields, "settles": settled} if settled else fields)
     raw = canonical.encode([body, sign(SIGN_VAULT_HEAD, body)])
     return _read(raw)[0]
 
@@ -113,7 +122,9 @@ def _read(raw: bytes) -> tuple[Head, bytes, bytes]:
     try:
         outer = canonical.decode(raw, limits.head_bytes_max)
         body, signature = schema.row(schema.binary(1, limits.head_bytes_max), schema.bytes64)(outer, "head")
-        found = schema.fields(canonical.decode(body, limits.head_bytes_max), _CHECKS, "head")
+        value = canonical.decode(body, limits.head_bytes_max)
+        checks = {**_CHECKS, "settles": _settles} if isinstance(value, dict) and "settles" in value else _CHECKS
+        found = schema.fields(value, checks, "head")
     except (EncodingError, LimitError, MessageError) as error:
         raise HeadMalformed(f"These bytes are no head: {error}") from None
     if len(found["prev"]) not in (0, 32):
@@ -126,7 +137,7 @@ def _read(raw: bytes) -> tuple[Head, bytes, bytes]:
         raise HeadMalformed("A head names no packs.")
     head = Head(bytes(raw), hash_bytes(raw), found["identity"], found["device"], found["seq"], found["prev"],
                 found["epoch"], found["tree"][0], found["tree"][1], found["packs"], found["lists"], found["vector"],
-                found["time"])
+                found["time"], found.get("settles", ()))
     return head, body, signature
 
 
@@ -185,6 +196,28 @@ def judge(head: Head, known: Mapping[int, Collection[bytes]]) -> Standing:
     if known and head.seq < max(known):
         return Standing("older")
     return Standing("new")
+
+
+def settled_by(heads: Iterable[Head]) -> frozenset[bytes]:
+    """Hashes of the heads that these ones settle."""
+    return frozenset(settled for head in heads for settled in head.settles)
+
+
+def contradictions(heads: Iterable[Head]) -> list[tuple[Head, ...]]:
+    """Groups of different heads of one device with one number: each proves a fork."""
+    groups: dict[tuple[bytes, int], list[Head]] = {}
+    for head in heads:
+        groups.setdefault((head.device, head.seq), []).append(head)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def skips(newer: Head, between: Head, prev_seq: int | None) -> bool:
+    """Whether `newer` was made by a device that could not read its own head `between` and went on from an earlier one,
+    so that its tree lacks what `between` brought. `prev_seq` is the number of the head that `newer` names as the one
+    before; None if that is not known, and then nothing can be said."""
+    if newer.device != between.device or newer.seq <= between.seq or newer.prev == between.hash:
+        return False
+    return newer.prev == b"" or (prev_seq is not None and prev_seq < between.seq)
 
 
 def vault_digest(head_hashes: Iterable[bytes], packs: Iterable[bytes]) -> bytes:

@@ -73,13 +73,18 @@ def pieces(size_bytes: int, from_offset: int = 0, piece_bytes: int = pieces_byte
     return [(at, min(piece_bytes, size_bytes - at)) for at in range(from_offset, size_bytes, piece_bytes)]
 
 
-def whole_heads(heads: Iterable[Head], held: Collection[bytes],
-                read_list: Callable[[bytes], Sequence[bytes] | None]) -> list[Head]:
-    """Those of the heads whose packs are all held: they may be kept and shown."""
+def whole_heads(heads: Iterable[Head], held: Collection[bytes], read_list: Callable[[bytes], Sequence[bytes] | None],
+                lost: Collection[bytes] = ()) -> list[Head]:
+    """Those of the heads whose packs are all held: they may be kept and shown.
+
+    `lost` are packs that this device held once and misses: what it has no copy of already does not keep new heads
+    away, or one lost pack would end all replication.
+    """
     found = []
     for head in heads:
         needs = needs_of([head], read_list)
-        if not needs.unknown_lists and all(name in held for name in needs.packs):
+        if (all(name in lost for name in needs.unknown_lists)
+                and all(name in held or name in lost for name in needs.packs)):
             found.append(head)
     return found
 

@@ -45,7 +45,8 @@ def test_a_head_of_the_largest_household_fits() -> None:
     vector = tuple(sorted([(KEYS.public, 2**62), *((number.to_bytes(32, "big"), 2**62)
                                                    for number in range(limits.devices_max - 1))]))
     made = head(2**62, packs=[number.to_bytes(32, "big") for number in range(heads.packs_inline_max)],
-                lists=[number.to_bytes(32, "big") for number in range(heads.pack_lists_max)], vector=vector)
+                lists=[number.to_bytes(32, "big") for number in range(heads.pack_lists_max)], vector=vector,
+                settles=[number.to_bytes(32, "big") for number in range(heads.settles_max)])
     assert len(made.raw) <= limits.head_bytes_max
 
 
@@ -99,6 +100,37 @@ def test_an_unknown_field_is_refused_and_a_marked_one_is_left_alone() -> None:
         else:
             with pytest.raises(HeadMalformed):
                 read(raw)
+
+
+def test_settled_heads_are_sorted_few_and_not_named_when_there_are_none() -> None:
+    made = head(settles=[b"s" * 32, b"a" * 32, b"s" * 32])
+    assert read(made.raw).settles == (b"a" * 32, b"s" * 32)
+    body = canonical.decode(canonical.decode(made.raw)[0])
+    many = [number.to_bytes(32, "big") for number in range(heads.settles_max + 1)]
+    for wrong in ([], [b"s" * 32, b"a" * 32], [b"s" * 32, b"s" * 32], [b"short"], many, None, b"s" * 32):
+        changed = canonical.encode({**body, "settles": wrong})
+        with pytest.raises(HeadMalformed):
+            read(canonical.encode([changed, KEYS.sign(b"vault-head", changed)]))
+    assert "settles" not in canonical.decode(canonical.decode(head().raw)[0])
+    assert heads.settled_by([made, head(2), head(3, settles=[b"x" * 32])]) == {b"a" * 32, b"s" * 32, b"x" * 32}
+
+
+def test_a_head_that_goes_on_without_the_one_before_it_is_noticed() -> None:
+    first = head(1)
+    second, third = head(2, prev=first.hash), head(3, prev=first.hash)
+    assert heads.skips(third, second, 1)
+    assert heads.skips(head(3), second, None)
+    assert not heads.skips(head(3, prev=second.hash), second, 2)
+    assert not heads.skips(third, second, None), "the head before is not known"
+    assert not heads.skips(head(4, prev=third.hash), second, 3)
+    assert not heads.skips(second, third, 1)
+    assert not heads.skips(head(3, OTHER, prev=first.hash), second, 1)
+
+
+def test_heads_of_one_number_contradict_each_other() -> None:
+    one, other, alone, another = head(2), head(2, time=5), head(3), head(2, OTHER)
+    assert heads.contradictions([one, alone, other, another]) == [(one, other)]
+    assert heads.contradictions([one, alone, another]) == []
 
 
 def test_a_fork_is_told_from_a_new_a_known_and_an_older_head() -> None:
@@ -163,7 +195,9 @@ def test_the_vectors_hold() -> None:
         again = head(vector["seq"], prev=bytes.fromhex(vector["prev"]), time=vector["time"],
                      packs=[bytes.fromhex(name) for name in vector["packs"]],
                      lists=[bytes.fromhex(name) for name in vector["lists"]],
-                     vector=tuple((bytes.fromhex(key), counter) for key, counter in vector["vector"]))
+                     vector=tuple((bytes.fromhex(key), counter) for key, counter in vector["vector"]),
+                     settles=[bytes.fromhex(name) for name in vector["settles"]])
+        assert found.settles == again.settles
         assert again.raw.hex() == vector["raw"]
     for vector in VECTORS["pack_lists"]:
         raw = heads.encode_pack_list(map(bytes.fromhex, vector["names"]))

@@ -67,7 +67,10 @@ def test_a_head_is_whole_only_with_all_of_its_packs_and_lists() -> None:
     assert whole_heads([needing], everything, lists.get) == [needing]
     for missing in everything:
         assert whole_heads([needing], everything - {missing}, lists.get) == []
+        assert whole_heads([needing], everything - {missing}, lists.get, lost={missing}) == [needing]
+        assert whole_heads([needing], everything - {missing}, lists.get, lost=everything - {missing}) == []
     assert whole_heads([needing], everything, {}.get) == []
+    assert whole_heads([needing], everything, {}.get, lost={b"l" * 32}) == [needing]
 
 
 def test_being_behind_is_counted_by_numbers() -> None:

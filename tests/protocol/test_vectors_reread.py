@@ -586,8 +586,9 @@ def test_heads_are_signed_and_say_what_the_vectors_say() -> None:
             assert fields[name].hex() == one[name]
         assert (fields["seq"], fields["time"]) == (one["seq"], one["time"])
         assert [part.hex() for part in fields["tree"]] == one["tree"]
-        for name in ("packs", "lists"):
-            assert [part.hex() for part in fields[name]] == one[name] == sorted(one[name])
+        for name in ("packs", "lists", "settles"):
+            assert [part.hex() for part in fields.get(name, [])] == one[name] == sorted(one[name])
+        assert ("settles" in fields) == bool(one["settles"])
         assert [[key.hex(), number] for key, number in fields["vector"]] == one["vector"] == sorted(one["vector"])
         assert dict(map(tuple, one["vector"]))[one["device"]] == one["seq"]
     for one in found["pack_lists"]:

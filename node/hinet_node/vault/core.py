@@ -6,13 +6,14 @@ merged view to `view`, other edits to `edits`, the past to `history`; waiting an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from blake3 import blake3
 
 from hinet_node.errors import IntegrityError, NodeError, NoSpace, NotAuthorised, UsageError
 from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault import adding
+from hinet_node.vault.acceptance import Acceptance
 from hinet_node.vault.edits import Edit, Edits
 from hinet_node.vault.finding import Placed
 from hinet_node.vault.headstore import HeadStore
@@ -52,10 +53,11 @@ class VaultCore:
         self.reader = ChunkReader(self.store, household, self.note_damage)
         self.view = View()
         self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings,
-                                   self.reader.pack_holding)
+                                   self.reader.pack_holding, lambda more: self.acceptance.given_up(more))
         self.edits = Edits(self)
         self.history = History(self)
         self.looks = Looks(self.store.index, randomness.draw)
+        self.acceptance = Acceptance(self)
         self.trouble: dict[tuple[str, bytes], Trouble] = {}
         """What is wrong now, by code and subject."""
         self.peers_hold: dict[bytes, frozenset[bytes]] = {}
@@ -100,16 +102,25 @@ class VaultCore:
 
     def accept(self, offered: Sequence[Head]) -> Sequence[Head]:
         """Keep heads whose packs are all held, take up their trees, publish that this device has them."""
-        kept = self.heads.keep(whole_heads(offered, self.store.index.packs(), self.store.read_list))
+        whole = whole_heads(offered, self.store.index.packs(), self.store.read_list, self.acceptance.lost())
+        kept = self.heads.keep(whole)
         self._absorb_due |= self._take_up() or (self.heads.own() is None and bool(self.view.tree))
-        if self._absorb_due and self._may_write():
+        self._take_up_older()
+        if (self._absorb_due or self.acceptance.must_speak()) and self._may_write():
             try:
-                self.publisher.absorb()
+                if self.acceptance.must_speak():
+                    self.publish_settling(())
+                else:
+                    self.publisher.absorb()
                 self._absorb_due = False
                 self.settle("E_NO_SPACE", b"head")
             except NoSpace as error:
                 self.note_error(error, b"head")
         return kept
+
+    def publish_settling(self, heads: Iterable[bytes]) -> None:
+        """Publish a head with the view as it is, which settles these heads. Errors: `NoSpace`, `NotAuthorised`."""
+        self.publisher.publish(self.publisher.writer(), lambda seq: [], settles=heads)
 
     def _may_write(self) -> bool:
         try:
@@ -127,11 +138,12 @@ class VaultCore:
         for code, subject in tuple(self.trouble):
             if code == "E_TREE_UNREADABLE":
                 self.settle(code, subject)
-        for head in self.heads.current():
+        for head in self.heads.needed():
             why = self.view.unreadable.get(head.hash)
             if why is not None:
-                self.note(Trouble("E_TREE_UNREADABLE", f"The newest state of device {head.device.hex()[:16]} can't be "
-                                  f"read here yet: {why}", "It is tried again when packs or keys arrive."), head.hash)
+                self.note(Trouble("E_TREE_UNREADABLE", f"The newest state of {self.name_of(head.device)} can't be "
+                                  f"read here yet: {why}", "It is tried again when packs or keys arrive. If they never "
+                                  f"will: hinet-node vault accept-older --head {head.hash.hex()[:12]}"), head.hash)
         return changed
 
     def _take_up_older(self) -> None:
@@ -187,10 +199,16 @@ class VaultCore:
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
+    def needed_heads(self) -> Sequence[Head]:
+        """The heads whose packs are wanted here."""
+        return self.heads.needed()
+
     def offered_heads(self) -> list[Head]:
-        """What is told to siblings: the heads of devices that may write now."""
-        members = self.household.members()
-        return [head for head in self.heads.current() if head.device in members]
+        """What is told to siblings: the heads of devices that may write now, but settled ones. This device's newest is
+        told in any case: nobody else may have it."""
+        members, own = self.household.members(), self.heads.own()
+        return [head for head in self.heads.current() if head.device in members
+                and (head.hash not in self.heads.settled or head == own)]
 
     def digest(self) -> bytes:
         """What is compared with siblings first: the offered heads, and those packs of theirs that are held."""
@@ -208,6 +226,11 @@ class VaultCore:
 
     def head_hashes(self) -> frozenset[bytes]:
         return frozenset(head.hash for head in self.heads.current())
+
+    def name_of(self, device: bytes) -> str:
+        """A device's name for a person."""
+        name = self.household.names().get(device)
+        return f"{name} ({device.hex()[:8]})" if name else f"device {device.hex()[:16]}"
 
     def note(self, trouble: Trouble, subject: bytes = b"") -> None:
         self.trouble[trouble.code, subject] = trouble

@@ -16,12 +16,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from hinet_node.errors import NoSpace
 from hinet_node.ports import Disk
 from hinet_protocol.errors import ProtocolError
-from hinet_protocol.heads import Head, Standing, judge, read_head
+from hinet_protocol.heads import Head, Standing, contradictions, judge, read_head, settled_by, skips
 
 _HEAD_FILE = re.compile(r"(\d{20})-([0-9a-f]{64})")
 _DEVICE_FOLDER = re.compile(r"[0-9a-f]{64}")
 _SEQ_FILE = "vault/seq"
 _CLAIM_AHEAD_MAX = 2**32
+_CONTRADICTING_MAX = 64
+"""Heads of one device that are kept beside its newest: a clone makes a few, a faulty member could make any number."""
+_LOOK_BACK = 16
+"""So many of its newest heads are looked through at the start for those that a device could not read itself."""
 
 
 def head_path(device: bytes, seq: int, head_hash: bytes) -> str:
@@ -29,7 +33,8 @@ def head_path(device: bytes, seq: int, head_hash: bytes) -> str:
 
 
 class HeadStore:
-    """The heads of one home. `current` has, for each device, its newest head, and all heads of a forked number."""
+    """The heads of one home. `current` has, for each device, its newest head, all heads of a forked number, and those
+    that the device itself could not read and went on without."""
 
     def __init__(self, disk: Disk, identity_id: bytes, device_public: bytes, heads_kept: int) -> None:
         self._disk = disk
@@ -38,10 +43,14 @@ class HeadStore:
         self._heads_kept = heads_kept
         self._known: dict[bytes, dict[int, set[bytes]]] = {}
         self._current: dict[bytes, dict[bytes, Head]] = {}
+        self._skipped: set[bytes] = set()
+        self._settled: frozenset[bytes] = frozenset()
         self.set_aside: list[str] = []
         for folder in disk.list("vault/heads"):
             if _DEVICE_FOLDER.fullmatch(folder):
                 self._load(bytes.fromhex(folder))
+        self._look_back()
+        self._settled = settled_by(self.current())
         # Never below what others have seen of this device: a restored old copy must not use a number again.
         seen = [dict(head.vector).get(device_public, 0) for head in self.current()]
         self._reserved = max([self._read_seq(), *self._known.get(device_public, {}), *seen])
@@ -61,12 +70,22 @@ class HeadStore:
     def own(self) -> Head | None:
         return self.newest().get(self._device)
 
+    @property
+    def settled(self) -> frozenset[bytes]:
+        """Hashes of the heads that a kept head settles. They are taken up while they can be read, and nothing else."""
+        return self._settled
+
+    def needed(self) -> list[Head]:
+        """The heads whose packs this device wants to hold: the current ones that nobody settled."""
+        return [head for head in self.current() if head.hash not in self._settled]
+
+    def skipped(self) -> list[Head]:
+        """This device's own heads that it could not read when it made a later one."""
+        return [head for head in self._current.get(self._device, {}).values() if head.hash in self._skipped]
+
     def forks(self) -> list[tuple[Head, ...]]:
         """Groups of heads of one device with the same number: proof of a clone or of a restored old copy."""
-        groups: dict[tuple[bytes, int], list[Head]] = {}
-        for head in self.current():
-            groups.setdefault((head.device, head.seq), []).append(head)
-        return [tuple(group) for group in groups.values() if len(group) > 1]
+        return contradictions(self.needed())
 
     def older(self, device: bytes) -> Iterator[Head]:
         """The device's heads before its newest, newest first, read from disk."""
@@ -103,7 +122,8 @@ class HeadStore:
         """Make verified heads durable; those that changed something. An older head that proves no fork is not kept."""
         kept = []
         for head in heads:
-            if self.judge(head).kind not in ("new", "fork"):
+            kind = self.judge(head).kind
+            if kind not in ("new", "fork") or (kind == "fork" and self._crowded(head.device)):
                 continue
             self._disk.write_atomic(head_path(head.device, head.seq, head.hash), head.raw)
             self._enter(head)
@@ -119,9 +139,33 @@ class HeadStore:
         known.setdefault(head.seq, set()).add(head.hash)
         current = self._current.setdefault(head.device, {})
         current[head.hash] = head
-        newest = max(known)
-        self._current[head.device] = {key: one for key, one in current.items()
-                                      if one.seq == newest or len(known.get(one.seq, ())) > 1}
+        newest, prev_seq = max(known), self._seq_of(head.device, head.prev)
+        self._skipped.update(one.hash for one in current.values() if skips(head, one, prev_seq))
+        self._current[head.device] = {
+            key: one for key, one in current.items()
+            if one.seq == newest or len(known.get(one.seq, ())) > 1 or key in self._skipped}
+        self._settled = settled_by(self.current())
+
+    def _crowded(self, device: bytes) -> bool:
+        return sum(head.hash not in self._settled for head in self._current[device].values()) > _CONTRADICTING_MAX
+
+    def _seq_of(self, device: bytes, head_hash: bytes) -> int | None:
+        return next((seq for seq, hashes in self._known.get(device, {}).items() if head_hash in hashes), None)
+
+    def _look_back(self) -> None:
+        """Find own heads that later own ones went on without: what they brought is missing until they can be read."""
+        later = self.own()
+        for seq in sorted(self._known.get(self._device, {}), reverse=True)[1:_LOOK_BACK]:
+            if later is None:
+                return
+            found = [head for name in sorted(self._known[self._device][seq])
+                     if (head := self._read(self._device, seq, name)) is not None]
+            prev_seq = self._seq_of(self._device, later.prev)
+            for head in found:
+                if skips(later, head, prev_seq):
+                    self._skipped.add(head.hash)
+                    self._current[self._device][head.hash] = head
+            later = next((head for head in found if head.hash == later.prev), later)
 
     def _load(self, device: bytes) -> None:
         folder = f"vault/heads/{device.hex()}"
@@ -168,10 +212,11 @@ class HeadStore:
         return int(text) if re.fullmatch(rb"\d{1,19}\n", text) else 0
 
     def _trim(self, device: bytes) -> None:
-        """Remove the oldest head records beyond `heads_kept`; heads of forks stay. Their packs are not touched."""
+        """Remove the oldest head records beyond `heads_kept`; heads of forks and skipped ones stay. Their packs are
+        not touched."""
         known = self._known[device]
         for seq in sorted(known)[:max(0, len(known) - self._heads_kept)]:
-            if len(known[seq]) == 1:
+            if len(known[seq]) == 1 and not known[seq] & self._skipped:
                 (head_hash,) = known[seq]
                 try:
                     self._disk.remove(head_path(device, seq, head_hash))

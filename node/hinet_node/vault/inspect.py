@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def missing_packs(core: VaultCore) -> tuple[bytes, ...]:
     """Packs that the kept heads need and that are not held, sorted."""
     held = core.store.index.packs()
-    needs = needs_of(core.heads.current(), core.store.read_list)
+    needs = needs_of(core.needed_heads(), core.store.read_list)
     return tuple(sorted(name for name in needs.packs if name not in held))
 
 
@@ -34,9 +34,10 @@ def status(core: VaultCore) -> VaultStatus:
     for fork in core.heads.forks():
         device = fork[0].device
         trouble["E_FORK", device] = Trouble(
-            "E_FORK", f"Device {device.hex()[:16]} made two different states with the number {fork[0].seq}: it was "
-            "cloned, or an old copy of it was restored. Both are kept.",
-            "Find the second copy of that device, and give one of the two a new key.")
+            "E_FORK", f"There are two different states number {fork[0].seq} of {core.name_of(device)}: it was cloned, "
+            "or an old copy of it was put back. Both are kept and merged.",
+            "If two machines use its key, give one of them a new one, there: hinet-node init --rekey   If it was an "
+            f"old copy, say that you know: hinet-node vault accept-older --head {fork[0].hash.hex()[:12]}")
     if not missing:
         trouble = {key: value for key, value in trouble.items() if key[0] != "E_PACK_DAMAGED"}
     return VaultStatus(
@@ -69,7 +70,7 @@ def _devices(core: VaultCore, newest: dict[bytes, Head]) -> tuple[DeviceState, .
             behind = None  # it never wrote, and was not met since the start
         lacking = (0, 0)
         if behind:
-            needed = needed or needs_of(core.heads.current(), core.store.read_list).packs
+            needed = needed or needs_of(core.needed_heads(), core.store.read_list).packs
             held = held or core.store.index.packs()
             lacking = _lacking(core, device, head, {name: held[name] for name in needed if name in held})
         states.append(DeviceState(device, names.get(device, ""), head.seq if head else 0, behind, behind == 0,

@@ -5,7 +5,7 @@ Leaves the content of files to `vault`, the merged view to `view`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from hinet_node.errors import IntegrityError, NotAuthorised
 from hinet_node.ports import Clock, Disk, Randomness
@@ -21,6 +21,7 @@ from hinet_protocol.heads import (
     pack_list_names_max,
     pack_lists_max,
     packs_inline_max,
+    settles_max,
 )
 from hinet_protocol.packs import pack_name
 from hinet_protocol.trees import Version, join
@@ -34,7 +35,8 @@ class Publisher:
 
     def __init__(self, disk: Disk, randomness: Randomness, clock: Clock, household: Household, store: PackStore,
                  heads: HeadStore, view: View, settings: VaultSettings,
-                 holding: Callable[[bytes], bytes | None]) -> None:
+                 holding: Callable[[bytes], bytes | None],
+                 given_up: Callable[[Collection[bytes]], Collection[bytes]]) -> None:
         self._disk = disk
         self._randomness = randomness
         self._clock = clock
@@ -44,6 +46,7 @@ class Publisher:
         self._view = view
         self._settings = settings
         self._holding = holding
+        self._given_up = given_up
 
     def epoch(self) -> tuple[bytes, bytes]:
         """Id and key of the epoch that new data is sealed under. Errors: `NotAuthorised`."""
@@ -65,8 +68,9 @@ class Publisher:
     def now(self) -> int:
         return max(0, int(self._clock.now_unix_s()))
 
-    def publish(self, writer: PackWriter, make_versions: MakeVersions) -> Head:
-        """Publish a head that has the view and these versions. On an error the view is as before, and the packs are
+    def publish(self, writer: PackWriter, make_versions: MakeVersions, *, settles: Iterable[bytes] = ()) -> Head:
+        """Publish a head that has the view and these versions, and settles these heads beside those that the owner
+        settled before. On an error the view is as before, and the packs are
         taken back unless the head may have reached the disk."""
         epoch_id, _ = self.epoch()
         before = None
@@ -75,7 +79,7 @@ class Publisher:
             before = self._view.put(make_versions(seq))
             root, page_ids = self._view.write_tree(writer, epoch_id)
             writer.finish()
-            head = self._head(writer, epoch_id, seq, root)
+            head = self._head(writer, epoch_id, seq, root, settles)
         except BaseException:
             self._view.undo(before or ())
             self._view.forget_pages()
@@ -110,14 +114,18 @@ class Publisher:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _head(self, writer: PackWriter, epoch_id: bytes, seq: int, root: bytes) -> Head:
-        own = self._heads.own()
+    def _head(self, writer: PackWriter, epoch_id: bytes, seq: int, root: bytes, settles: Iterable[bytes]) -> Head:
+        own, before = self._heads.own(), self._before()
+        settling = self._settling(settles)
         taken = [head for head in self._heads.current() if head.hash not in self._view.unreadable]
         packs = set(writer.packs)
         lists: set[bytes] = set()
         for head in (*taken, *((own,) if own else ())):
             packs.update(head.packs)
             lists.update(head.lists)
+        given_up = self._given_up(settling)
+        if given_up:
+            packs, lists = self._without(given_up, packs, lists)
         inline, listed = self._retain(packs, lists)
         tree_pack = self._holding(root)
         if tree_pack is None:
@@ -125,9 +133,41 @@ class Publisher:
                                  next_step="Run `hinet-node vault verify`, then try again.")
         return make_head(
             self._household.sign, identity=self._household.identity_id, device=self._household.device_public, seq=seq,
-            prev=own.hash if own else b"", epoch=epoch_id, tree_chunk=root, tree_pack=tree_pack, packs=inline,
+            prev=before.hash if before else b"", epoch=epoch_id, tree_chunk=root, tree_pack=tree_pack, packs=inline,
             lists=listed, vector=join([*(head.vector for head in taken), ((self._household.device_public, seq),)]),
-            time=self.now())
+            time=self.now(), settles=settling)
+
+    def _before(self) -> Head | None:
+        """The own head that the view was made from: the newest one, unless that can't be read."""
+        own = self._heads.own()
+        if own is None or self._view.has_taken(own.hash):
+            return own
+        return next((head for head in self._heads.older(self._household.device_public)
+                     if self._view.has_taken(head.hash)), None)
+
+    def _settling(self, wanted: Iterable[bytes]) -> tuple[bytes, ...]:
+        """What the next head settles: `wanted`; own heads that could not be read once and are in the view now; what was
+        settled before, as long as anybody may still look at it."""
+        new = sorted({*wanted, *(head.hash for head in self._heads.skipped() if self._view.has_taken(head.hash))})
+        own = self._heads.own()
+        looked_at = {head.hash for head in self._heads.current()}
+        before = [settled for settled in (own.settles if own else ()) if settled in looked_at and settled not in new]
+        return tuple(sorted((new + before)[:settles_max]))
+
+    def _without(self, given_up: Collection[bytes], packs: set[bytes],
+                 lists: set[bytes]) -> tuple[set[bytes], set[bytes]]:
+        """Packs and lists that leave out what is given up. Of a list that is lost nobody knows what it named: then
+        everything that is held is named."""
+        packs, kept = packs.difference(given_up), set[bytes]()
+        for name in sorted(lists):
+            names = self._store.read_list(name)
+            if name in given_up:
+                packs.update(self._store.index.packs())
+            elif names is None or not any(one in given_up for one in names):
+                kept.add(name)
+            else:
+                packs.update(one for one in names if one not in given_up)
+        return packs, kept
 
     def _retain(self, packs: set[bytes], lists: set[bytes]) -> tuple[set[bytes], set[bytes]]:
         """Name the packs in the head itself while they are few, else in pack lists, which are written here."""

@@ -16,6 +16,7 @@ import trio
 
 from hinet_node.errors import IntegrityError, NetworkError, NodeError
 from hinet_node.ports import Network
+from hinet_node.vault.acceptance import rolled_back
 from hinet_node.vault.bulk import Bulk
 from hinet_node.vault.pacing import Limit
 from hinet_node.vault.serve import Server
@@ -236,13 +237,15 @@ class Replicator:
         Errors: `NetworkError` and the sibling's errors, `NoSpace`, `IntegrityError`.
         """
         session = follower.session
-        own_digest = self._core.digest()
+        own_digest, its_newest = self._core.digest(), self._core.heads.newest().get(session.device.public)
         reply = await self._ask(session, HeadsGet(own_digest), HeadsList)
         public = session.device.public
         if not needs_exchange(own_digest, reply.digest):
             self._core.peers_hold[public] = self._core.head_hashes()
             return False
         heads = self._read_heads(follower, reply)
+        if its_newest is not None:
+            self._tell_rollback(follower, its_newest, heads)
         self._core.peers_hold[public] = frozenset(head.hash for head in heads)
         fresh = [head for head in heads if self._core.heads.judge(head).kind in ("new", "fork")]
         came = False
@@ -251,6 +254,13 @@ class Replicator:
                 break
             came = True
         return bool(await self._vault.accept(fresh)) or came if fresh or came else False
+
+    def _tell_rollback(self, follower: _Follower, newest: Head, heads: list[Head]) -> None:
+        device = follower.session.device
+        trouble = rolled_back(device.public, device.name, newest.seq, heads)
+        if trouble is not None:
+            follower.noted.add(trouble.code)
+            self._core.note(trouble, device.public)
 
     def _read_heads(self, follower: _Follower, reply: HeadsList) -> list[Head]:
         members, name = self._core.household.members(), follower.session.device.name
@@ -272,7 +282,7 @@ class Replicator:
 
     async def _pull_round(self, session: Session, fresh: list[Head]) -> bool:
         """Pull what the heads need as far as it is known now (a pack list may name more); whether a pack came."""
-        needs = needs_of([*self._core.heads.current(), *fresh], self._core.store.read_list)
+        needs = needs_of([*self._core.needed_heads(), *fresh], self._core.store.read_list)
         held = self._core.store.index.packs()
         if needs.packs <= held.keys():
             return False

@@ -113,6 +113,10 @@ class Vault:
         async with self._lock:
             return await self._read(lambda: work(self.core))
 
+    async def change(self, work: Callable[[VaultCore], T]) -> T:
+        """Work that may publish a head, as the only writer, off the event loop."""
+        return await self._change(lambda: work(self.core))
+
     async def write_version(self, version: Version, path: Path | str, *, on_progress: OnProgress | None = None) -> None:
         """Write the content of any version to `path`, as `get_to`."""
         count = Counter(b"", version.size, 1, on_progress)

@@ -89,6 +89,10 @@ class View:
             self._touch(changed)
         return bool(changed)
 
+    def has_taken(self, head_hash: bytes) -> bool:
+        """Whether the tree of this head is in the view."""
+        return head_hash in self._taken_heads
+
     def put(self, versions: Iterable[tuple[bytes, Version]]) -> list[tuple[bytes, Versions | None]]:
         """Enter versions of this device; what was there before, for `undo`. Errors: `NoSpace` E_LIMIT, and then none
         was entered."""

@@ -218,6 +218,32 @@ def test_two_versions_that_claim_to_have_seen_each_other_both_stay_on_every_devi
     trio.run(main)
 
 
+@pytest.mark.parametrize("first", ["evil", "victim"])
+def test_a_member_that_settles_anothers_head_hides_nothing_of_it(world: Any, evil: Evil, first: str) -> None:
+    """Neither from members nor from keepers: whoever is not settled yet takes it up, and the victim speaks again."""
+    async def main() -> None:
+        victim, other = await world.node("victim"), await world.node("other")
+        keeper = await world.node("keeper", keeper=True)
+        await victim.vault.put(b"note", b"mine")
+        evil.publish((b"a", evil.row()), settles=[victim.vault.core.heads.own().hash])
+        async with world.running(other, keeper, victim) if first == "victim" else world.running(other, keeper):
+            if first == "victim":
+                await world.until(lambda: b"note" in other.vault.core.shown())
+            for node in (other, keeper):
+                world.connect(node, evil)
+            await world.until(lambda: evil.member.public in {head.device for head in other.vault.core.heads.current()})
+        for node in (other, keeper, victim):
+            await node.open()
+        async with world.running(other, keeper, victim):
+            await world.until(lambda: world.in_step(other, keeper, victim))
+            await world.until(lambda: set(victim.vault.core.shown()) == {b"a", b"note"})
+        await other.open()
+        assert await other.vault.get(b"note") == b"mine"
+        assert set(victim.vault.core.store.on_disk()) <= set(keeper.vault.core.store.on_disk())
+        assert not other.trouble() | victim.trouble()
+    trio.run(main)
+
+
 def test_the_highest_generation_does_not_make_the_next_edit_unreadable(world: Any, evil: Evil) -> None:
     async def main() -> None:
         victim = await world.node("victim")

@@ -149,11 +149,15 @@ class Disk(Protocol):
         `private` makes the file 0600 from its first byte.
         """
 
-    def append(self, name: str, data: bytes) -> None:
+    def append(self, name: str, data: bytes | memoryview) -> None:
         """Append to a part file without fsync (resumable downloads); see `commit`."""
 
     def commit(self, part: str, name: str) -> None:
-        """fsync `part`, rename it to `name`, fsync the folder."""
+        """fsync `part`, rename it to `name`, fsync the folder. A part that can't be synced is removed: its bytes can't
+        be trusted any more."""
+
+    def move(self, name: str, target: str) -> None:
+        """Rename a file, durably, whatever its bytes are; a file at `target` is replaced."""
 
     def size(self, name: str) -> int: ...
 

@@ -83,7 +83,7 @@ class MemoryDisk:
         self._make_room(name, len(data))  # as on the real disk, old and new bytes are there at once for a moment
         self._set(parts, bytes(data))
 
-    def append(self, name: str, data: bytes) -> None:
+    def append(self, name: str, data: bytes | memoryview) -> None:
         parts = split_name(name)
         self._refuse_folder(parts, name)
         self._make_folders(parts[:-1], name)
@@ -105,6 +105,17 @@ class MemoryDisk:
         self._make_folders(target[:-1], name)
         self._drop(source)
         self._set(target, bytes(data))
+
+    def move(self, name: str, target: str) -> None:
+        source, parts = split_name(name), split_name(target)
+        data, durable = self._file(source, name), self._unsynced.get(source)
+        self._make_room(target, 0)
+        self._refuse_folder(parts, target)
+        self._make_folders(parts[:-1], target)
+        self._drop(source)
+        self._set(parts, data)
+        if durable is not None:
+            self._unsynced[parts] = durable
 
     def remove(self, name: str) -> None:
         parts = split_name(name)

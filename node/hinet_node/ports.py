@@ -210,7 +210,11 @@ class Disk(Protocol):
         """Append to a part file without fsync (resumable downloads); see `commit`."""
 
     def commit(self, part: str, name: str) -> None:
-        """fsync `part`, rename it to `name`, fsync the folder."""
+        """fsync `part`, rename it to `name`, fsync the folder. A part that can't be synced is removed: its bytes can't
+        be trusted any more."""
+
+    def move(self, name: str, target: str) -> None:
+        """Rename a file, durably, whatever its bytes are; a file at `target` is replaced."""
 
     def size(self, name: str) -> int: ...
 

@@ -106,6 +106,17 @@ class MemoryDisk:
         self._drop(source)
         self._set(target, bytes(data))
 
+    def move(self, name: str, target: str) -> None:
+        source, parts = split_name(name), split_name(target)
+        data, durable = self._file(source, name), self._unsynced.get(source)
+        self._make_room(target, 0)
+        self._refuse_folder(parts, target)
+        self._make_folders(parts[:-1], target)
+        self._drop(source)
+        self._set(parts, data)
+        if durable is not None:
+            self._unsynced[parts] = durable
+
     def remove(self, name: str) -> None:
         parts = split_name(name)
         self._refuse_folder(parts, name)

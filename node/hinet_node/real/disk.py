@@ -1,8 +1,8 @@
 """The real Disk: a home folder, with crash-safe writes and no way out through links.
 
-Leaves to others: what is stored where (`hinet_node.home`, `hinet_node.vault`), the home's lock, and the in-memory twin
-(`hinet_simnet.disk`), which passes the same tests. Order of a write: temp file in the same folder, write, fsync,
-rename, fsync folder (DESIGN section 5).
+Leaves to others: what is stored where (`hinet_node.home`, `hinet_node.vault`), the home's lock, the system calls
+themselves (`disk_calls`), and the in-memory twin (`hinet_simnet.disk`), which passes the same tests. Order of a write:
+temp file in the same folder, write, fsync, rename, fsync folder (DESIGN section 5).
 
 Every path is walked part by part from a descriptor of the home with O_NOFOLLOW, so a link that was put into the home
 can't make the node read or write outside it.
@@ -11,20 +11,23 @@ can't make the node read or write outside it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hinet_node.errors import IntegrityError, NoSpace
+from hinet_node.real.disk_calls import SystemCalls, sync
 from hinet_node.real.disk_names import TEMPORARY_PREFIX, split_folder, split_name
 from hinet_node.real.lanes import ThreadLane
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_BYTES_MAX = 1 << 24
+_FOLDERS_DEEP_MAX = 32
 _WRITE_ERRORS = {
     errno.ENOSPC: ("the disk is full", "Free some space there (`df -h` shows how much is left), then try again."),
     errno.EDQUOT: ("the disk quota is used up", "Free some space there or raise the quota, then try again."),
@@ -35,34 +38,45 @@ _WRITE_ERRORS = {
 
 
 class RealDisk:
-    """The home folder `root`, made (0700) on the first write. One value may be used from several threads."""
+    """The home folder `root`, made (0700) on the first write. One value may be used from several threads. `calls` is
+    what stands for the operating system: `os`, or a file system of a test's own."""
 
-    def __init__(self, root: str | Path) -> None:
-        self._root = Path(os.path.realpath(root))
+    def __init__(self, root: str | Path, calls: SystemCalls = os) -> None:
+        self._root = Path(os.path.realpath(root)) if calls is os else Path(root)
+        self._calls = calls
         self._temporary = itertools.count()
+        self._making = threading.Lock()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes:
+        pieces: list[bytes] = []
         with self._opened(name) as descriptor:
-            return _read_exactly(descriptor, os.fstat(descriptor).st_size + 1, until_end=True)
+            length = self._calls.fstat(descriptor).st_size + 1
+            while piece := self._calls.read(descriptor, max(1, min(length, _READ_BYTES_MAX))):
+                pieces.append(piece)
+                length -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def read_at(self, name: str, offset: int, length: int) -> bytes:
         if offset < 0 or length < 0:
             raise ValueError("Offset and length can't be negative.")
+        pieces: list[bytes] = []
         with self._opened(name) as descriptor:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return _read_exactly(descriptor, length, until_end=False)
+            while length and (piece := self._calls.pread(descriptor, min(length, _READ_BYTES_MAX), offset)):
+                pieces.append(piece)
+                offset, length = offset + len(piece), length - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def size(self, name: str) -> int:
         with self._opened(name) as descriptor:
-            return os.fstat(descriptor).st_size
+            return self._calls.fstat(descriptor).st_size
 
     def exists(self, name: str) -> bool:
         *folders, last = split_name(name)
         try:
             with self._folder(folders) as folder:
-                os.stat(last, dir_fd=folder, follow_symlinks=False)
+                self._calls.stat(last, dir_fd=folder, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -70,16 +84,16 @@ class RealDisk:
     def list(self, folder: str) -> list[str]:
         try:
             with self._folder(split_folder(folder)) as descriptor:
-                names = os.listdir(descriptor)  # noqa: PTH208 - a descriptor, which no Path can be made of
+                names = self._calls.listdir(descriptor)
                 return sorted(name for name in names if not name.startswith(TEMPORARY_PREFIX))
         except FileNotFoundError:
             return []
 
     def free_bytes(self) -> int:
         place = self._root
-        while not place.exists() and place != place.parent:
+        while not self._is_there(place) and place != place.parent:
             place = place.parent
-        figures = os.statvfs(place)
+        figures = self._calls.statvfs(str(place))
         return figures.f_bavail * figures.f_frsize
 
     def path(self, name: str) -> str:
@@ -90,77 +104,89 @@ class RealDisk:
 
     def write_atomic(self, name: str, data: bytes, *, private: bool = False) -> None:
         *folders, last = split_name(name)
+        calls = self._calls
         with self._writing(name), self._folder(folders, make=True) as folder:
-            _refuse_folder(folder, last)
+            self._refuse_folder(folder, last)
             temporary = f"{TEMPORARY_PREFIX}{os.getpid()}-{next(self._temporary)}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(temporary, flags, 0o600 if private else 0o644, dir_fd=folder)
+            descriptor = calls.open(temporary, flags, 0o600 if private else 0o644, dir_fd=folder)
             try:
                 try:
-                    _write_all(descriptor, data)
-                    _fsync(descriptor)
+                    self._write_all(descriptor, data)
+                    sync(calls, descriptor)
                 finally:
-                    os.close(descriptor)
-                os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
+                    calls.close(descriptor)
+                calls.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
-                _unlink(temporary, folder)
+                self._unlink_quietly(temporary, folder)
                 raise
-            _fsync(folder)
+            sync(calls, folder)
 
     def append(self, name: str, data: bytes | memoryview) -> None:
         """As the port says; a failed append leaves the file as it was, so that a resumed download stays whole."""
         *folders, last = split_name(name)
         with self._writing(name), self._folder(folders, make=True) as folder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(last, flags, 0o644, dir_fd=folder)
+            descriptor = self._calls.open(last, flags, 0o644, dir_fd=folder)
             try:
-                size = os.fstat(descriptor).st_size
+                size = self._calls.fstat(descriptor).st_size
                 try:
-                    _write_all(descriptor, data)
+                    self._write_all(descriptor, data)
                 except BaseException:
-                    os.ftruncate(descriptor, size)
+                    with suppress(OSError):  # why the write failed says more, and a torn part is found by its hash
+                        self._calls.ftruncate(descriptor, size)
                     raise
             finally:
-                os.close(descriptor)
+                self._calls.close(descriptor)
 
     def commit(self, part: str, name: str) -> None:
-        *part_folders, part_last = split_name(part)
-        *folders, last = split_name(name)
-        with self._writing(name), self._folder(part_folders) as source:
-            descriptor = os.open(part_last, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
+        """As the port says. A part that can't be synced is removed: after a failed fsync nobody knows which of its
+        bytes are on the disk, and the next fsync would not tell."""
+        *folders, last = split_name(part)
+        with self._writing(name), self._folder(folders) as source:
+            descriptor = self._calls.open(last, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
             try:
-                _fsync(descriptor)
+                sync(self._calls, descriptor)
+            except OSError:
+                self._unlink_quietly(last, source)
+                raise
             finally:
-                os.close(descriptor)
-            with self._folder(folders, make=True) as target:
-                os.replace(part_last, last, src_dir_fd=source, dst_dir_fd=target)
-                _fsync(target)
-            if part_folders != folders:
-                _fsync(source)
+                self._calls.close(descriptor)
+            self._move(source, folders, last, name)
+
+    def move(self, name: str, target: str) -> None:
+        *folders, last = split_name(name)
+        with self._writing(target), self._folder(folders) as source:
+            self._refuse_folder(source, last)
+            self._move(source, folders, last, target)
+
+    def _move(self, source: int, folders: Sequence[str], last: str, target_name: str) -> None:
+        *target_folders, target_last = split_name(target_name)
+        with self._folder(target_folders, make=True) as target:
+            self._calls.replace(last, target_last, src_dir_fd=source, dst_dir_fd=target)
+            sync(self._calls, target)
+        if target_folders != folders:
+            sync(self._calls, source)
 
     def remove(self, name: str) -> None:
         *folders, last = split_name(name)
         try:
             with self._writing(name), self._folder(folders) as folder:
-                _refuse_folder(folder, last)
-                os.unlink(last, dir_fd=folder)
-                _fsync(folder)
+                self._refuse_folder(folder, last)
+                self._calls.unlink(last, dir_fd=folder)
+                sync(self._calls, folder)
         except FileNotFoundError:
             return
 
     def remove_leftovers(self) -> int:
-        """Remove the temp files of writes that a crash cut short; returns how many. Only the holder of the home's lock
-        may call this: it would take away another process's unfinished write."""
-        removed = 0
-        if not self._root.is_dir():
+        """Finish what a process that was killed left to do: remove the temp files of its writes, and sync every folder,
+        for what it renamed and did not sync is seen now and may still be lost. Returns how many files were removed.
+        Only the holder of the home's lock may call this: it would take away another process's unfinished write."""
+        try:
+            with self._folder(()) as root:
+                return self._tidy(root, _FOLDERS_DEEP_MAX)
+        except FileNotFoundError:
             return 0
-        for place, _folders, names in os.walk(self._root):
-            for name in names:
-                if name.startswith(TEMPORARY_PREFIX):
-                    with self._writing(name):
-                        Path(place, name).unlink(missing_ok=True)
-                    removed += 1
-        return removed
 
     async def run_blocking(self, work: Callable[[], Any]) -> Any:
         """In a thread. Cancelling waits for the thread to end, so that no write goes on behind the caller's back."""
@@ -176,47 +202,60 @@ class RealDisk:
     @contextmanager
     def _folder(self, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
         """A descriptor of a folder inside the home, reached without following any link."""
-        if make and not self._root.is_dir():
-            _make_root(self._root)
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with self._making if make else nullcontext():  # nobody may use a folder that another thread has yet to sync
+            descriptor = self._walk(parts, make)
         try:
-            for part in parts:
-                following = self._step(descriptor, part, make)
-                os.close(descriptor)
-                descriptor = following
             yield descriptor
         finally:
-            os.close(descriptor)
+            self._calls.close(descriptor)
+
+    def _walk(self, parts: Sequence[str], make: bool) -> int:
+        if make and not self._is_there(self._root):
+            self._make_root()
+        descriptor = self._calls.open(str(self._root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in parts:
+            try:
+                following = self._step(descriptor, part, make)
+            finally:
+                self._calls.close(descriptor)
+            descriptor = following
+        return descriptor
 
     def _step(self, parent: int, part: str, make: bool) -> int:
         try:
-            return os.open(part, _FOLDER_FLAGS, dir_fd=parent)
+            return self._calls.open(part, _FOLDER_FLAGS, dir_fd=parent)
         except FileNotFoundError:
             if not make:
                 raise
         except OSError as error:
-            _raise_link(part, parent, error)
+            self._raise_link(part, parent, error)
         try:
-            os.mkdir(part, 0o700, dir_fd=parent)
-            _fsync(parent)
+            self._calls.mkdir(part, 0o700, dir_fd=parent)
         except FileExistsError:
-            pass  # another thread made it in between: it is opened below like any other
-        return os.open(part, _FOLDER_FLAGS, dir_fd=parent)
+            pass  # another process made it in between: it is opened below like any other
+        try:
+            sync(self._calls, parent)
+        except OSError:
+            with suppress(OSError):  # else the next write would find the folder and take it for durable
+                self._calls.rmdir(part, dir_fd=parent)
+            raise
+        return self._calls.open(part, _FOLDER_FLAGS, dir_fd=parent)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
         *folders, last = split_name(name)
         with self._folder(folders) as folder:
             try:
-                descriptor = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                descriptor = self._calls.open(last, flags, dir_fd=folder)
             except OSError as error:
-                _raise_link(last, folder, error)
+                self._raise_link(last, folder, error)
             try:
-                if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                if stat.S_ISDIR(self._calls.fstat(descriptor).st_mode):
                     raise IsADirectoryError(errno.EISDIR, "Is a folder", name)
                 yield descriptor
             finally:
-                os.close(descriptor)
+                self._calls.close(descriptor)
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
@@ -228,76 +267,74 @@ class RealDisk:
                 raise
             raise NoSpace(f"{self._root / name} was not written: {reason[0]}.", next_step=reason[1]) from error
 
-
-def _raise_link(part: str, parent: int, error: OSError) -> NoReturn:
-    """Say it plainly when an open failed because of a link; else raise the error as it is."""
-    try:
-        is_link = stat.S_ISLNK(os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode)
-    except OSError:
-        is_link = False
-    if not is_link:
-        raise error
-    raise IntegrityError(
-        f"{part!r} inside the home is a symbolic link, and links are not followed there.",
-        next_step="Replace the link by the real file or folder (a bind mount works too).") from error
-
-
-def _refuse_folder(folder: int, last: str) -> None:
-    try:
-        found = os.stat(last, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "Is a folder", last)
-
-
-def _make_root(root: Path) -> None:
-    """Make the home and its missing parents, each durable in its own parent."""
-    missing = [place for place in (root, *root.parents) if not place.exists()]
-    for place in reversed(missing):
+    def _is_there(self, place: Path) -> bool:
         try:
-            place.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        descriptor = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._calls.stat(str(place))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _make_root(self) -> None:
+        """Make the home and its missing parents, each durable in its own parent."""
+        missing = [place for place in (self._root, *self._root.parents) if not self._is_there(place)]
+        for place in reversed(missing):
+            try:
+                self._calls.mkdir(str(place), 0o700)
+            except FileExistsError:
+                continue
+            descriptor = self._calls.open(str(place.parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                sync(self._calls, descriptor)
+            finally:
+                self._calls.close(descriptor)
+
+    def _raise_link(self, part: str, parent: int, error: OSError) -> NoReturn:
+        """Say it plainly when an open failed because of a link; else raise the error as it is."""
         try:
-            _fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _read_exactly(descriptor: int, length: int, *, until_end: bool) -> bytes:
-    pieces: list[bytes] = []
-    while length > 0 or until_end:
-        piece = os.read(descriptor, max(1, min(length, 1 << 24)))
-        if not piece:
-            break
-        pieces.append(piece)
-        length -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest):]
-
-
-def _fsync(descriptor: int) -> None:
-    """To the platter: on macOS plain fsync stops at the drive's cache."""
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is not None:
-        try:
-            fcntl.fcntl(descriptor, full)
+            is_link = stat.S_ISLNK(self._calls.stat(part, dir_fd=parent, follow_symlinks=False).st_mode)
         except OSError:
-            pass  # network file systems lack it; plain fsync below is what they have
-        else:
+            is_link = False
+        if not is_link:
+            raise error
+        raise IntegrityError(
+            f"{part!r} inside the home is a symbolic link, and links are not followed there.",
+            next_step="Replace the link by the real file or folder (a bind mount works too).") from error
+
+    def _refuse_folder(self, folder: int, last: str) -> None:
+        try:
+            found = self._calls.stat(last, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
             return
-    os.fsync(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "Is a folder", last)
 
+    def _tidy(self, folder: int, depth: int) -> int:
+        removed = 0
+        for name in sorted(self._calls.listdir(folder)):
+            if name.startswith(TEMPORARY_PREFIX):
+                with self._writing(name):
+                    self._calls.unlink(name, dir_fd=folder)
+                removed += 1
+            elif depth:
+                try:
+                    inner = self._calls.open(name, _FOLDER_FLAGS | os.O_NONBLOCK, dir_fd=folder)
+                except OSError:
+                    continue  # a file, a link, or a folder that is not ours to look into
+                try:
+                    removed += self._tidy(inner, depth - 1)
+                finally:
+                    self._calls.close(inner)
+        with suppress(OSError):  # a disk that fails is told of by the first write, and reading goes on meanwhile
+            sync(self._calls, folder)
+        return removed
 
-def _unlink(name: str, folder: int) -> None:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except OSError:
-        pass  # the error that brought us here says more; remove_leftovers takes it at the next start
+    def _write_all(self, descriptor: int, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._calls.write(descriptor, rest):]
+
+    def _unlink_quietly(self, name: str, folder: int) -> None:
+        try:
+            self._calls.unlink(name, dir_fd=folder)
+        except OSError:
+            pass  # the error that brought us here says more; remove_leftovers takes it at the next start

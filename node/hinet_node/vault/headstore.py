@@ -199,7 +199,7 @@ class HeadStore:
             return head
         self.set_aside.append(path)
         try:
-            self._disk.commit(path, path + ".damaged")
+            self._disk.move(path, path + ".damaged")
         except (NoSpace, OSError):
             pass  # it stays under its name and is not used
         return None

@@ -1,7 +1,10 @@
 """Where each chunk is: a SQLite cache that can be rebuilt from the packs at any time.
 
 Holds no names of files and nothing that the packs do not say. When its own file fails (full or read-only disk, damage)
-it goes on in memory. Leaves the packs themselves to `packstore`.
+it goes on in memory. Nothing is ever synced; instead the file's hash is written beside it when it is closed, and a file
+that does not have that hash at the next start (a power cut, a kill, a rotten sector) is made anew: SQLite can tell a
+torn tree, but not old pages beside new ones, and these would make held chunks look missing. Leaves the packs themselves
+to `packstore`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from blake3 import blake3
 
 from hinet_protocol.packs import Slot
 
@@ -55,14 +60,18 @@ class Index:
         self._refill = refill
         self.changes = 0
         """Rises whenever a pack comes or goes."""
-        try:
-            self._db = _connect(path)
-        except (sqlite3.Error, OSError):
-            self._db = self._anew(path)
+        self._path: Path | None = None if path == ":memory:" else Path(path)
+        """The file in use; None in memory."""
+        self._db = self._open()
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
+            if self._path is not None:
+                try:
+                    _hash_place(self._path).write_bytes(_hash_of(self._path))
+                except OSError:
+                    pass  # then it is made anew at the next start
 
     # ---- packs ---------------------------------------------------------------------------------------------------
 
@@ -180,25 +189,45 @@ class Index:
                     return work(self._db)
             except sqlite3.DatabaseError:
                 self._db.close()
-                self._db = _connect(":memory:")
+                self._db, self._path = _connect(None), None
                 self._refill(self)
                 with self._db:
                     return work(self._db)
 
-    def _anew(self, path: str) -> sqlite3.Connection:
-        """The file is no usable index: remove it and begin again, in memory when even that fails."""
+    def _open(self) -> sqlite3.Connection:
+        """The file if it is as it was left, else a new one, else memory."""
+        if self._path is None:
+            return _connect(None)
+        try:
+            if _is_as_left(self._path):
+                return _connect(self._path)
+        except (sqlite3.Error, OSError):
+            pass  # made anew, as below
         try:
             for ending in ("", "-journal", "-wal", "-shm"):
-                Path(path + ending).unlink(missing_ok=True)
-            return _connect(path)
+                Path(f"{self._path}{ending}").unlink(missing_ok=True)
+            return _connect(self._path)
         except (sqlite3.Error, OSError):
-            return _connect(":memory:")
+            self._path = None
+            return _connect(None)
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    if path != ":memory:":
-        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    db = sqlite3.connect(path, check_same_thread=False, timeout=5.0)
+def _is_as_left(path: Path) -> bool:
+    return path.exists() and _hash_of(path) == _hash_place(path).read_bytes()
+
+
+def _hash_of(path: Path) -> bytes:
+    return blake3().update_mmap(path).digest()
+
+
+def _hash_place(path: Path) -> Path:
+    return path.with_name(path.name + ".blake3")
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    db = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=5.0)
     try:
         # A cache: what a power cut takes from it is read from the packs again.
         db.execute("PRAGMA journal_mode = MEMORY")
@@ -206,11 +235,10 @@ def _connect(path: str) -> sqlite3.Connection:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _VERSION):
             raise sqlite3.DatabaseError("another version of the index")
-        if path != ":memory:" and version and db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("a damaged index")
-        db.executescript(_SCHEMA)
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-        db.commit()
+        if version != _VERSION:
+            db.executescript(_SCHEMA)
+            db.execute(f"PRAGMA user_version = {_VERSION}")
+            db.commit()
     except sqlite3.Error:
         db.close()
         raise

@@ -201,7 +201,7 @@ class PackStore:
         that can't be written keeps it under its name, and it is merely not used."""
         self.index.remove_pack(name)
         try:
-            self._disk.commit(pack_path(name), pack_path(name) + ".damaged")
+            self._disk.move(pack_path(name), pack_path(name) + ".damaged")
         except (NoSpace, OSError):
             return
 

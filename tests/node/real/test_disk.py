@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from hinet_node.ports import Disk
 from hinet_node.real.disk import RealDisk
 from hinet_node.real.disk_names import TEMPORARY_PREFIX
 from hinet_simnet.disk import MemoryDisk
+from hinet_simnet.filesystem import FailingCalls, History, Killed, ModelFilesystem, outcomes
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -245,3 +247,60 @@ def test_a_crash_keeps_what_was_committed_and_loses_what_was_only_appended() -> 
     assert disk.list("") == ["a", "b", "c.part"]
     assert disk.read("b") == b"abc"
     assert disk.read("c.part") == b"12"
+
+
+def test_a_file_that_is_moved_keeps_its_bytes_and_takes_the_place_of_another(disk: Disk) -> None:
+    disk.write_atomic("packs/ab/pack", b"damaged")
+    disk.write_atomic("packs/ab/pack.damaged", b"an older one")
+    disk.move("packs/ab/pack", "packs/ab/pack.damaged")
+    assert disk.list("packs/ab") == ["pack.damaged"]
+    disk.move("packs/ab/pack.damaged", "aside/pack")
+    assert disk.list("packs/ab") == []
+    assert disk.read("aside/pack") == b"damaged"
+    with pytest.raises(FileNotFoundError):
+        disk.move("packs/ab/pack", "anywhere")
+    with pytest.raises(IsADirectoryError):
+        disk.move("packs/ab", "anywhere")
+
+
+def test_a_part_that_can_not_be_synced_is_not_used_again() -> None:
+    filesystem = ModelFilesystem()
+    calls = FailingCalls(filesystem, at=1, number=errno.EIO, among=("fsync",))
+    disk = RealDisk("/home", filesystem)
+    disk.append("in", b"abc")
+    failing = RealDisk("/home", calls)
+    with pytest.raises(OSError, match="Input/output error"):
+        failing.commit("in", "pack")
+    assert disk.list("") == [], "its bytes may be lost, and a later fsync would not say so"
+
+
+def test_a_folder_that_can_not_be_synced_is_not_taken_for_durable() -> None:
+    filesystem = ModelFilesystem()
+    RealDisk("/home", filesystem).write_atomic("first", b"1")
+    calls = FailingCalls(filesystem, at=1, number=errno.EIO, among=("fsync",))
+    with pytest.raises(OSError, match="Input/output error"):
+        RealDisk("/home", calls).write_atomic("folder/file", b"1")
+    disk = RealDisk("/home", filesystem)
+    assert not disk.exists("folder")
+    disk.write_atomic("folder/file", b"2")
+    history = History(filesystem.record)
+    end = len(filesystem.record)
+    for outcome in outcomes(history, end, Random(1), 32):
+        assert history.state(end, outcome).tree()["/home/folder/file"] == b"2", outcome
+
+
+def test_what_a_killed_process_renamed_is_durable_once_the_next_one_has_tidied_up() -> None:
+    filesystem = ModelFilesystem()
+    RealDisk("/home", filesystem).write_atomic("a/b", b"old")
+    with pytest.raises(Killed):
+        RealDisk("/home", FailingCalls(filesystem, at=5, number=0)).write_atomic("a/b", b"new")
+    disk = RealDisk("/home", filesystem)
+    assert disk.read("a/b") == b"new"
+    history, seen = History(filesystem.record), set()
+    for outcome in outcomes(history, len(filesystem.record), Random(1), 32):
+        seen.add(history.state(len(filesystem.record), outcome).tree()["/home/a/b"])
+    assert seen == {b"old", b"new"}, "it was read, and is not on the disk yet"
+    assert disk.remove_leftovers() == 0
+    history, end = History(filesystem.record), len(filesystem.record)
+    for outcome in outcomes(history, end, Random(1), 32):
+        assert history.state(end, outcome).tree()["/home/a/b"] == b"new"

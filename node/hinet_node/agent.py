@@ -25,8 +25,7 @@ from hinet_node.learning.service import Learning
 from hinet_node.local import server as socket_server
 from hinet_node.local.agent_verbs import agent_verbs
 from hinet_node.local.chain_verbs import chain_verbs
-from hinet_node.local.vault_past_verbs import vault_past_verbs
-from hinet_node.local.vault_verbs import vault_verbs
+from hinet_node.local.vault_table import all_vault_verbs
 from hinet_node.machine import Machine
 from hinet_node.ports import Ports
 from hinet_node.rates import read_rate
@@ -127,8 +126,7 @@ class Agent:
                            relays=self.config.relay, relay_limits=_relay_limits(self.config), log=self.log)
         self.api.add_all(agent_verbs(self))
         self.api.add_all(chain_verbs(self.membership, self.log))
-        self.api.add_all(vault_verbs(self.vault, self.ports.disk, self.membership.names, self.membership))
-        self.api.add_all(vault_past_verbs(self.vault, self.membership.names, self.membership))
+        self.api.add_all(all_vault_verbs(self.vault, self.ports.disk, self.membership))
         self.api.add_all(self.inviter.verbs())
         self.api.add_all(self.learning.handlers())
         self.tending = Tending(self.membership, self.ports.clock,

@@ -408,8 +408,7 @@ def test_devices_work_without_an_agent(initialised: Run) -> None:
     one_clear_error(initialised("devices", "show", "nobody"), 2, "'nobody'", "hinet-node devices")
 
 
-@pytest.mark.parametrize("line", [["vault", "ls"], ["vault", "add", "x"], ["vault", "status"], ["vault", "get", "x"],
-                                  ["invite", "--yes"], ["revoke", "x", "--yes"]])
+@pytest.mark.parametrize("line", [["train"], ["invite", "--yes"], ["revoke", "x", "--yes"]])
 def test_commands_that_need_the_agent_say_how_to_start_it(initialised: Run, line: list[str]) -> None:
     one_clear_error(initialised(*line), 9, "no agent is running", "hinet-node up")
 

@@ -27,14 +27,15 @@ def connect() -> Client:
         raise
 
 
-def call(verb: str, args: Mapping[str, Any] | None = None, *, label: str | None = None,
+def call(verb: str, args: Mapping[str, Any] | None = None, *, label: str | None = None, in_bytes: bool = False,
          timeout_s: float | None = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-    """Run a verb in the agent. `label` shows a progress bar at a terminal; `timeout_s` bounds its silence.
+    """Run a verb in the agent. `label` shows a progress bar at a terminal, `in_bytes` says what its steps are;
+    `timeout_s` bounds the agent's silence.
 
     Errors: those of `connect`, and what the verb raised.
     """
     with connect() as client:
         if label is None:
             return client.call(verb, args, timeout_s=timeout_s)
-        with output.progress(label) as show:
+        with output.progress(label, in_bytes=in_bytes) as show:
             return client.call(verb, args, on_progress=show, timeout_s=timeout_s)

@@ -9,6 +9,7 @@ from hinet_node.cli import commands, root
 from hinet_node.errors import NodeError
 
 GLOBAL_OPTIONS = (("--home", "the home folder", True), ("--json", "one JSON object on stdout", False),
+                  ("--progress", "how far long work is, also off a terminal", False),
                   ("--debug", "show tracebacks", False), ("--help", "what there is", False))
 CHOICES = {"--role": ("admin", "member", "keeper"), "--tier": ("cloud", "laptop", "pocket")}
 ARGUMENTS = {"completion": ("bash", "zsh", "fish")}

@@ -10,6 +10,7 @@ class Context:
 
     def __init__(self, *, debug: bool = False) -> None:
         self.json = False
+        self.progress = False
         self.home_option: str | None = None
         self.debug = debug
         self.command = ""

@@ -27,26 +27,3 @@ def local_status() -> dict[str, Any]:
     return {"agent": {"running": False, "addresses": []}, **household, "vault": None, "invitations": [],
             "warnings": household_warnings(membership, household, SystemClock().now_unix_s())}
 
-
-def verify_vault(*, deep: bool) -> dict[str, Any]:
-    """Check the vault's packs under the home's lock. Errors: `ConflictError` when the home is in use."""
-    import trio
-
-    from hinet_node.cli import output
-    from hinet_node.vault import Vault
-
-    folder = context.home_path()
-    home.require_identity(folder)
-    with home.locked(folder), output.progress("verifying") as show:
-
-        async def work() -> dict[str, Any]:
-            disk, randomness, clock = RealDisk(folder), SystemRandomness(), SystemClock()
-            vault = await Vault.open(disk, randomness, clock, Membership.load(disk, randomness, clock))
-            try:
-                report = await vault.verify(deep=deep, on_progress=lambda done: show(
-                    {"step": done.bytes_done, "total": done.bytes_total or 0, "note": done.what}))
-            finally:
-                await vault.close()
-            return report.as_json()
-
-        return trio.run(work)

@@ -1,6 +1,6 @@
 """Printing: data on stdout, talk on stderr, JSON when asked, colour only for a person at a terminal.
 
-Commands end with `emit`. Nothing here imports rich except the progress bar, which only a terminal gets.
+Commands end with `emit`. How far long work is shows `progress`, which draws with `hinet_node.cli.progress`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ def emit(schema: str, data: Mapping[str, Any], lines: Iterable[str] | Callable[[
 
 def say(text: str) -> None:
     """Talk to the person: stderr, one line. Goes on in JSON mode too, since stdout stays clean."""
+    bar = sys.modules.get("hinet_node.cli.progress")
+    if bar is not None:
+        bar.clear()
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -132,25 +135,30 @@ def ago_text(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} days ago"
 
 
+def duration_text(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3:05 min`, `2:10 h`, `5 days`: how long something takes."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    for limit_s, unit_s, unit in ((3600, 60, "min"), (172_800, 3600, "h")):
+        if seconds < 59.5:
+            return f"{seconds:.0f} s"
+        if seconds < limit_s:
+            return f"{int(seconds // unit_s)}:{int(seconds % unit_s * 60 // unit_s):02d} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
 @contextmanager
-def progress(label: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Show `{step, total, note}` reports: a bar for a terminal, nothing otherwise (a pipe gets no spinner)."""
-    if not at_terminal() or os.environ.get("NO_COLOR") or context.current.json:
+def progress(label: str, *, in_bytes: bool = False) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Show `{step, total, note}` reports on stderr: a bar with rate and remaining time for a terminal. A pipe, and a
+    caller that reads JSON, gets nothing, or with `--progress` a plain line now and then. The function that it gives may
+    be called from any thread."""
+    drawn = at_terminal() and not context.current.json
+    if not drawn and not context.current.progress:
         yield lambda report: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from hinet_node.cli.progress import Bar
 
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
-                   TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=Console(stderr=True),
-                   transient=True)
-    with bar:
-        task = bar.add_task(label, total=None, note="")
-
-        def show(report: Mapping[str, Any]) -> None:
-            bar.update(task, completed=report.get("step", 0), total=report.get("total") or None,
-                       note=clean(str(report.get("note") or "")))
-
+    with Bar(label, drawn=drawn, in_bytes=in_bytes) as show:
         yield show
 
 

@@ -1,7 +1,7 @@
 """The root of the command line: global options, help, dispatch.
 
 The root is written by hand so that `--help` imports no parser; each command's own options are typer's. Global options
-(`--home`, `--json`, `--debug`) may stand anywhere before a bare `--`.
+(`--home`, `--json`, `--progress`, `--debug`) may stand anywhere before a bare `--`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 USAGE_EXIT_CODE = 2
 USAGE = "hinet-node [--home PATH] [--json] COMMAND [ARGUMENTS]"
 TAGLINE = "One personal model, kept alive on all of its owner's machines and nowhere else."
-GLOBAL_EPILOG = "Also: --home PATH, --json, --debug (see hinet-node --help)."
+GLOBAL_EPILOG = "Also: --home PATH, --json, --progress, --debug (see hinet-node --help)."
 GLOBAL_HELP = """\
 Options, anywhere on the line:
   --home PATH   the home folder (default: $HINET_HOME, then your data folder)
   --json        print one JSON object with a `schema` field on stdout
+  --progress    how far long work is, in plain lines off a terminal too
   --debug       show the traceback of an unexpected error
   --help        this text, or a command's own: hinet-node COMMAND --help
 """
@@ -73,6 +74,8 @@ def _take_global_options(given: list[str]) -> list[str]:
             return [*kept, *given[position - 1:]]
         if argument == "--json":
             context.current.json = True
+        elif argument == "--progress":
+            context.current.progress = True
         elif argument == "--debug":
             context.current.debug = True
         elif argument == "--home" or argument.startswith("--home="):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet_node.cli import agent_call, output, root
+from hinet_node.cli import output, root, vault_local
 from hinet_node.cli.add_report import say_what_was_left_out
 from hinet_node.cli.vault_text import status_lines
 
@@ -26,8 +26,7 @@ def add(paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="File
 
         raise UsageError("a path is empty", next_step="name the folder itself; this one is: hinet-node vault add .")
     absolute = [str(Path(path).absolute()) for path in paths]
-    result = agent_call.call("vault.add", {"paths": absolute, "under": under, "rescan": rescan}, label="adding",
-                             timeout_s=None)
+    result = vault_local.call("vault.add", {"paths": absolute, "under": under, "rescan": rescan}, label="adding")
     partly = say_what_was_left_out(result)
     count = result["files"]
     output.emit("hinet.vault-add/1", result, [
@@ -43,10 +42,10 @@ def ls(prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] 
        ) -> None:
     """List the vault's files."""
     items: list[dict[str, Any]] = []
-    with agent_call.connect() as client:
+    with vault_local.calls() as call:
         after, more = "", True
         while more:
-            page = client.call("vault.ls", {"prefix": prefix, "after": after, "all": everything}, timeout_s=60.0)
+            page = call("vault.ls", {"prefix": prefix, "after": after, "all": everything})
             items += page["items"]
             more = page["more"] and bool(page["items"])
             after = page["items"][-1]["name"] if page["items"] else ""
@@ -60,7 +59,7 @@ def get(name: Annotated[str, typer.Argument(help="A file's name, or a folder's."
         ) -> None:
     """Take a file or a folder out of the vault."""
     if out == "-":
-        content = agent_call.call("vault.get", {"name": name}, timeout_s=None)["content"]
+        content = vault_local.call("vault.get", {"name": name})["content"]
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
@@ -69,8 +68,8 @@ def get(name: Annotated[str, typer.Argument(help="A file's name, or a folder's."
         from hinet_node.errors import ConflictError
 
         raise ConflictError(f"{target} exists already", next_step=f"to replace it: --out {target.name}")
-    result = agent_call.call("vault.get", {"name": name, "to": str(target), "into": str(Path(out).absolute())},
-                             label="getting", timeout_s=None)
+    result = vault_local.call("vault.get", {"name": name, "to": str(target), "into": str(Path(out).absolute())},
+                              label="getting")
     files = "" if result["files"] == 1 else f"{result['files']} files, "
     output.emit("hinet.vault-get/1", result, [f"{result['to']} ({files}{output.size_text(result['bytes'])})"])
 
@@ -78,7 +77,7 @@ def get(name: Annotated[str, typer.Argument(help="A file's name, or a folder's."
 @app.command()
 def status() -> None:
     """How many packs and copies there are, and who is behind."""
-    data = agent_call.call("vault.status")
+    data = vault_local.call("vault.status")
     data.pop("schema", None)
     output.emit("hinet.vault-status/1", data, lambda: status_lines(data))
 
@@ -86,16 +85,9 @@ def status() -> None:
 @app.command()
 def verify(deep: Annotated[bool, typer.Option("--deep", help="Also decrypt every file.")] = False) -> None:
     """Check every pack against its name. Works on keepers, and without a running agent."""
-    from hinet_node.cli import context
-    from hinet_node.local.client import agent_answers
     from hinet_node.local.vault_verbs import damage_error
 
-    if agent_answers(context.home_path()):
-        report = agent_call.call("vault.verify", {"deep": deep}, label="verifying", timeout_s=None)
-    else:
-        from hinet_node.cli import local_work
-
-        report = local_work.verify_vault(deep=deep)
+    report = vault_local.call("vault.verify", {"deep": deep}, label="verifying")
     report.pop("schema", None)
     failure = damage_error(report)
     if failure is not None:

@@ -127,7 +127,7 @@ def _ended_service(service: Service) -> Callable[[], NodeError | None]:
 def _answers_soon(folder: str) -> bool:
     """Whether the process that holds the home turns out to be an agent that has just begun."""
     unsure_s = 0.0 if Path("/proc/self").exists() else SETTLED_S
-    deadline_s = time.monotonic() + (START_S if _is_agent(home.lock_holder(folder)) else unsure_s)
+    deadline_s = time.monotonic() + (START_S if is_agent(home.lock_holder(folder)) else unsure_s)
     while not agent_answers(folder):
         if time.monotonic() > deadline_s:
             return False
@@ -135,7 +135,7 @@ def _answers_soon(folder: str) -> bool:
     return True
 
 
-def _is_agent(process_id: int | None) -> bool:
+def is_agent(process_id: int | None) -> bool:
     """Whether this process was started as one; where there is no /proc that can't be told."""
     try:
         return AGENT_MODULE in Path(f"/proc/{process_id}/cmdline").read_bytes().split(b"\0")

@@ -150,7 +150,7 @@ async def _serve_call(api: Api, stream: trio.SocketStream, reader: _Reader, requ
         with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
             send_progress.send_nowait({"id": number, "progress": dict(progress)})
 
-    emit = _for_all_threads(send)
+    emit = for_all_threads(send)
     answer: dict[str, Any] | None = None
 
     async def run_verb() -> None:
@@ -193,8 +193,9 @@ async def _send(stream: trio.SocketStream, frame: bytes) -> None:
         raise trio.BrokenResourceError("the caller does not read its answers")
 
 
-def _for_all_threads(send: Emit) -> Emit:
-    """`send`, callable from worker threads too; from those, values that come too fast are dropped for the newest."""
+def for_all_threads(send: Emit) -> Emit:
+    """`send`, callable from worker threads too; from those, values that come too fast are dropped for the newest, and
+    a call whose caller has gone ends at its next report: a thread can't be cancelled otherwise."""
     token, own_thread = trio.lowlevel.current_trio_token(), threading.get_ident()
     waiting: list[Mapping[str, Any]] = []
     lock = threading.Lock()
@@ -208,6 +209,7 @@ def _for_all_threads(send: Emit) -> Emit:
         if threading.get_ident() == own_thread:
             send(progress)
             return
+        trio.from_thread.check_cancelled()
         with lock:
             waiting.append(progress)
             if len(waiting) > 1:

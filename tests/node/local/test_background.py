@@ -64,8 +64,8 @@ def test_up_returns_when_the_agent_answers_and_down_when_it_has_ended(line: Line
     assert begun["process_id"] == home.lock_holder(tmp_path / "home")
     assert os.getsid(begun["process_id"]) == begun["process_id"], "the end of this terminal would be its end"
     assert found(line("status", "--json"))["agent"]["pid"] == begun["process_id"]
-    assert background._is_agent(begun["process_id"]) or not Path("/proc/self").exists()
-    assert not background._is_agent(os.getpid())
+    assert background.is_agent(begun["process_id"]) or not Path("/proc/self").exists()
+    assert not background.is_agent(os.getpid())
     again = found(line("up", "--json"))
     assert (again["started"], again["process_id"]) == (False, begun["process_id"])
     assert line("status", "--check").returncode == 0

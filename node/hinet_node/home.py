@@ -1,7 +1,7 @@
 """The home folder: what lies where, the lock that only one process may hold, and private files that are private.
 
     device.key   this device's secret keys, 0600        chain/        the signed log, in segments
-    device.key.next   while keys are exchanged
+    device.key.next   while keys are exchanged          device.wrote  this key has written to the vault
     config.toml  name, tier, ports                      invitations/  open and used invitations
     lock         held by the agent or by one command    vault/        packs and heads; index.sqlite is a cache
     bases/ revisions/ jobs/                             run/          agent.sock   log/  agent.log

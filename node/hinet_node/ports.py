@@ -214,7 +214,8 @@ class Disk(Protocol):
         be trusted any more."""
 
     def move(self, name: str, target: str) -> None:
-        """Rename a file, durably, whatever its bytes are; a file at `target` is replaced."""
+        """Rename whatever stands there, durably and without opening it: a file, a folder with all in it, a link. A file
+        at `target` is replaced."""
 
     def size(self, name: str) -> int: ...
 

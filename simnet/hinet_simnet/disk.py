@@ -107,15 +107,31 @@ class MemoryDisk:
         self._set(target, bytes(data))
 
     def move(self, name: str, target: str) -> None:
-        source, parts = split_name(name), split_name(target)
-        data, durable = self._file(source, name), self._unsynced.get(source)
+        source, there = split_name(name), split_name(target)
+        if source not in self._folders:
+            self._file(source, name)  # it is there at all
         self._make_room(target, 0)
-        self._refuse_folder(parts, target)
-        self._make_folders(parts[:-1], target)
+        if source not in self._folders or there in self._files:
+            self._refuse_folder(there, target)
+        self._make_folders(there[:-1], target)
+        if source in self._folders:
+            if self._folders.get(there) or there in self._files:
+                raise OSError(errno.ENOTEMPTY, "Not an empty folder", target)
+            self._move_folder(source, there)
+            return
+        durable = self._unsynced.get(source)
+        data = self._files[source]
         self._drop(source)
-        self._set(parts, data)
+        self._set(there, data)
         if durable is not None:
-            self._unsynced[parts] = durable
+            self._unsynced[there] = durable
+
+    def _move_folder(self, source: tuple[str, ...], there: tuple[str, ...]) -> None:
+        _renamed(self._files, source, there)
+        _renamed(self._unsynced, source, there)
+        _renamed(self._folders, source, there)
+        del self._folders[source[:-1]][source[-1]]
+        self._folders[there[:-1]][there[-1]] = None
 
     def remove(self, name: str) -> None:
         parts = split_name(name)
@@ -210,3 +226,9 @@ class MemoryDisk:
         if (self.full and size_bytes > 0) or self.used_bytes() + size_bytes > self.capacity_bytes:
             raise NoSpace(f"{self.path(name)} was not written: the disk is full.",
                           next_step="Free some space there (`df -h` shows how much is left), then try again.")
+
+
+def _renamed(table: dict[tuple[str, ...], Any], source: tuple[str, ...], there: tuple[str, ...]) -> None:
+    """Everything at and below one place, under another."""
+    for parts in [parts for parts in table if parts[:len(source)] == source]:
+        table[there + parts[len(source):]] = table.pop(parts)

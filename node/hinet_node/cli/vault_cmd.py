@@ -1,4 +1,4 @@
-"""`hinet-node vault add|ls|get|status|verify`: the household's files."""
+"""`hinet-node vault add|ls|get|status`: the household's files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet_node.cli import output, root, vault_local
+from hinet_node.cli import output, root, vault_local, vault_repair_cmd
 from hinet_node.cli.add_report import say_what_was_left_out
 from hinet_node.cli.vault_text import status_lines
 
@@ -82,25 +82,8 @@ def status() -> None:
     output.emit("hinet.vault-status/1", data, lambda: status_lines(data))
 
 
-@app.command()
-def verify(deep: Annotated[bool, typer.Option("--deep", help="Also decrypt every file.")] = False) -> None:
-    """Check every pack against its name. Works on keepers, and without a running agent."""
-    from hinet_node.local.vault_verbs import damage_error
-
-    report = vault_local.call("vault.verify", {"deep": deep}, label="verifying")
-    report.pop("schema", None)
-    failure = damage_error(report)
-    if failure is not None:
-        from hinet_node.cli import context
-
-        if not context.current.json:
-            for name in report["damaged"]:
-                output.say(f"damaged: pack {name[:16]}")
-            for name in report["files_unreadable"]:
-                output.say(f"unreadable: {output.clean_line(name)}")
-        raise failure
-    output.emit("hinet.vault-verify/1", report, [
-        f"{report['packs']} packs ({output.size_text(report['packs_bytes'])}) checked: all of them are whole."])
+app.command()(vault_repair_cmd.verify)
+app.command()(vault_repair_cmd.repair)
 
 
 def _listed(items: list[dict[str, Any]], long: bool) -> Iterable[str]:

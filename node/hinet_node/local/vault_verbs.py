@@ -18,6 +18,7 @@ from hinet_node.vault import AddReport, Household, Item, Progress, Vault
 from hinet_node.vault.finding import RESERVED, Finder, Notes
 
 LIST_MAX = 5_000
+KINDS_TOLD = {"index": "indexes", "seq": "number files"}
 CONTENT_BYTES_MAX = 4 * 1_048_576
 
 Names = Callable[[], Mapping[bytes, str]]
@@ -125,12 +126,17 @@ def damage_error(report: Mapping[str, Any]) -> IntegrityError | None:
     """What `vault verify` says when the report is not clean; None when it is."""
     if report["ok"]:
         return None
-    parts = [f"{len(report[key])} {text}" for key, text in (
-        ("damaged", "damaged packs were set aside"), ("missing", "packs are missing"),
-        ("files_unreadable", "files can't be read whole")) if report[key]]
-    return IntegrityError(f"the vault on this device is not whole: {', '.join(parts)}",
-                          next_step="keep the agent running next to a sibling, it fetches them again; "
-                                    "then: hinet-node vault verify", code="E_VAULT_DAMAGED")
+    counts: dict[tuple[str, str], int] = {}
+    for fault in report["faults"]:
+        counts[fault["kind"], fault["state"]] = counts.get((fault["kind"], fault["state"]), 0) + 1
+    parts = [f"{count} {kind if count == 1 else KINDS_TOLD.get(kind, kind + 's')} {state}"
+             for (kind, state), count in counts.items()]
+    if report["files_unreadable"]:
+        parts.append(f"{len(report['files_unreadable'])} files can't be read whole")
+    still = report["files_unreadable"] or any(fault["state"] != "rebuilt" for fault in report["faults"])
+    return IntegrityError(
+        f"the vault on this device {'is' if still else 'was'} not whole: {', '.join(parts)}", code="E_VAULT_DAMAGED",
+        next_step="hinet-node vault repair" if still else "it was put right; look again: hinet-node vault verify")
 
 
 async def _content(vault: Vault, name: bytes) -> bytes:

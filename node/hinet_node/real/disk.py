@@ -157,7 +157,6 @@ class RealDisk:
     def move(self, name: str, target: str) -> None:
         *folders, last = split_name(name)
         with self._writing(target), self._folder(folders) as source:
-            self._refuse_folder(source, last)
             self._move(source, folders, last, target)
 
     def _move(self, source: int, folders: Sequence[str], last: str, target_name: str) -> None:

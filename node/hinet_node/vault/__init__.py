@@ -18,10 +18,10 @@ from hinet_node.vault.items import (
     Trouble,
     VaultSettings,
     VaultStatus,
-    VerifyReport,
 )
 from hinet_node.vault.replicate import Replicator
+from hinet_node.vault.report import Fault, RepairReport, VerifyReport
 from hinet_node.vault.vault import Vault
 
-__all__ = ["AddReport", "DeviceState", "Household", "Item", "OnProgress", "Progress", "Replicator", "Trouble", "Vault",
-           "VaultSettings", "VaultStatus", "VerifyReport"]
+__all__ = ["AddReport", "DeviceState", "Fault", "Household", "Item", "OnProgress", "Progress", "RepairReport",
+           "Replicator", "Trouble", "Vault", "VaultSettings", "VaultStatus", "VerifyReport"]

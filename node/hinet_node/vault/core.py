@@ -6,7 +6,7 @@ merged view to `view`, other edits to `edits`, the past to `history`; waiting an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from blake3 import blake3
 
@@ -29,6 +29,8 @@ from hinet_node.vault.writer import PackWriter
 from hinet_protocol.heads import Head, vault_digest
 from hinet_protocol.reconcile import needs_of, whole_heads
 from hinet_protocol.trees import Version, name_bytes_max
+
+_ARRIVALS_MAX = 4_096
 
 
 def check_name(name: bytes) -> None:
@@ -64,7 +66,12 @@ class VaultCore:
         """Device -> hashes of the heads that it said it holds whole, as met since the start."""
         self.same_at: dict[bytes, bytes] = {}
         """Device -> the vault digest of both, if its last question since our last comparison found no difference."""
-        self._digest: tuple[tuple[frozenset[bytes], int], bytes] = ((frozenset(), -1), b"")
+        self.compared: dict[bytes, int] = {}
+        """Device -> how often this one has compared with it, pulled and come to an end, since the start."""
+        self.arrived_from: dict[bytes, str] = {}
+        """Pack -> name of the sibling that it came from; the last ones."""
+        self._digest: tuple[tuple[frozenset[bytes], int], bytes, frozenset[bytes]] = (
+            (frozenset(), -1), b"", frozenset())
         self._absorb_due = False
         """What siblings brought is in the view, and no head of this device says so yet."""
         self._take_up()
@@ -125,7 +132,8 @@ class VaultCore:
     def _may_write(self) -> bool:
         try:
             self.publisher.epoch()
-        except NotAuthorised:
+            self.publisher.refuse_doubt()
+        except (NotAuthorised, IntegrityError):
             return False
         return True
 
@@ -217,8 +225,45 @@ class VaultCore:
         if self._digest[0] != state:
             needs = needs_of(heads, self.store.read_list)
             held = self.store.index.packs()
-            self._digest = (state, vault_digest(state[0], [name for name in needs.packs if name in held]))
+            names = frozenset(name for name in needs.packs if name in held)
+            self._digest = (state, vault_digest(state[0], names), names)
         return self._digest[1]
+
+    # ---- what siblings said --------------------------------------------------------------------------------------
+
+    def met_equal(self, device: bytes) -> None:
+        """A sibling's vault digest was this device's own: it holds the same heads, and the same packs of these."""
+        self.digest()
+        self.peers_hold[device] = self.head_hashes()
+        self.store.notes.said(device, self._digest[2], self.publisher.now())
+
+    def met(self, device: bytes, packs: Collection[bytes]) -> None:
+        """A sibling said which packs it holds."""
+        self.store.notes.said(device, packs, self.publisher.now())
+
+    def note_arrival(self, pack: bytes, sibling: str) -> None:
+        self.arrived_from.pop(pack, None)
+        self.arrived_from[pack] = sibling
+        while len(self.arrived_from) > _ARRIVALS_MAX:
+            del self.arrived_from[next(iter(self.arrived_from))]
+
+    # ---- trouble -------------------------------------------------------------------------------------------------
+
+    def set_aside(self, pack: bytes) -> bool:
+        """Take a damaged pack out of use, so that it is fetched again; False for one that is whole by now."""
+        self.reader.forget(pack)
+        if not self.store.set_aside(pack):
+            return False
+        self.note_damage(pack)
+        return True
+
+    def in_doubt(self) -> bool:
+        """Whether this device does not know its own last state of the vault now."""
+        try:
+            self.publisher.refuse_doubt()
+        except IntegrityError:
+            return True
+        return False
 
     def has_damage(self) -> bool:
         """A pack was set aside and has not come again."""

@@ -1,11 +1,11 @@
 """Heads on disk: each device's newest ones, forks, and the number that this device may use next. SPEC.md, 6.4.
 
     vault/heads/<device key>/<number, 20 digits>-<hash>     one signed head, as received
-    vault/seq                                               the highest number that this device has reserved
 
-A number is written to `vault/seq` before a head carries it. A head file that does not verify is set aside as
-`….damaged`; the one before it stands in until a sibling sends it again. Leaves deciding which heads to take to
-`replicate`, trees to `view`.
+A number is on disk (`seqfile`) before a head carries it. A head file that does not verify is set aside as `….damaged`;
+the one before it stands in until a sibling sends it again. While this device's own newest head is known to be lost, it
+writes none (`lost`): a new one would hide what the lost one brought, or use its number again. Leaves deciding which
+heads to take to `replicate`, trees to `view`, looking for damage to `headcheck`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,28 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from hinet_node.errors import NoSpace
+from hinet_node.errors import IntegrityError, NoSpace
 from hinet_node.ports import Disk
+from hinet_node.vault.packfolder import ASIDE, entries
+from hinet_node.vault.seqfile import has_written, note_written, read_seq, write_seq
 from hinet_protocol.errors import ProtocolError
 from hinet_protocol.heads import Head, Standing, contradictions, judge, read_head, settled_by, skips
 
 _HEAD_FILE = re.compile(r"(\d{20})-([0-9a-f]{64})")
 _DEVICE_FOLDER = re.compile(r"[0-9a-f]{64}")
-_SEQ_FILE = "vault/seq"
+_ASIDE_FILE = re.compile(r"(\d{20})-([0-9a-f]{64})\.damaged")
+HEADS = "vault/heads"
 _CLAIM_AHEAD_MAX = 2**32
 _CONTRADICTING_MAX = 64
 """Heads of one device that are kept beside its newest: a clone makes a few, a faulty member could make any number."""
 _LOOK_BACK = 16
 """So many of its newest heads are looked through at the start for those that a device could not read itself."""
+_LEAP = 2**16
+"""How many numbers are left out where it is not known any more which ones were used."""
 
 
 def head_path(device: bytes, seq: int, head_hash: bytes) -> str:
-    return f"vault/heads/{device.hex()}/{seq:020d}-{head_hash.hex()}"
+    return f"{HEADS}/{device.hex()}/{seq:020d}-{head_hash.hex()}"
 
 
 class HeadStore:
@@ -45,27 +50,36 @@ class HeadStore:
         self._current: dict[bytes, dict[bytes, Head]] = {}
         self._skipped: set[bytes] = set()
         self._settled: frozenset[bytes] = frozenset()
-        self.set_aside: list[str] = []
-        for folder in disk.list("vault/heads"):
+        self.closed: dict[str, str] = {}
+        """Folders of heads that can't be read -> why."""
+        self._lost_numbers: set[int] = set()
+        for folder in entries(disk, HEADS, self.closed):
             if _DEVICE_FOLDER.fullmatch(folder):
                 self._load(bytes.fromhex(folder))
         self._look_back()
         self._settled = settled_by(self.current())
         # Never below what others have seen of this device: a restored old copy must not use a number again.
         seen = [dict(head.vector).get(device_public, 0) for head in self.current()]
-        self._reserved = max([self._read_seq(), *self._known.get(device_public, {}), *seen])
+        noted, own = read_seq(disk), self._known.get(device_public, {})
+        self._wrote = has_written(disk, device_public)
+        self._kept = max([noted.kept, int(self._wrote), *self._lost_numbers])
+        self._reserved = max([noted.number, *own, *seen, *self._lost_numbers])
+        self.seq_fault = noted.fault or ("it is gone" if noted.missing and (own or self._wrote) else "")
+        """Why `vault/seq` does not say any more which numbers were used; empty when it does."""
+        if own and not self._wrote:
+            self._note_written()
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
     def current(self) -> list[Head]:
         """All heads that make up the view, sorted by device and number."""
-        return sorted((head for heads in self._current.values() for head in heads.values()),
+        return sorted((head for heads in tuple(self._current.values()) for head in tuple(heads.values())),
                       key=lambda head: (head.device, head.seq, head.hash))
 
     def newest(self) -> dict[bytes, Head]:
         """Device -> its newest head; of a forked number the lowest hash."""
         return {device: max(heads.values(), key=lambda head: (head.seq, [-byte for byte in head.hash]))
-                for device, heads in self._current.items() if heads}
+                for device, heads in tuple(self._current.items()) if heads}
 
     def own(self) -> Head | None:
         return self.newest().get(self._device)
@@ -109,14 +123,45 @@ class HeadStore:
             number <= newest.get(device, 0) + _CLAIM_AHEAD_MAX or device == head.device or device not in members
             for device, number in head.vector)]
 
+    def records(self) -> list[tuple[bytes, int, bytes]]:
+        """(device, number, hash) of every record that is on disk as far as is known, sorted."""
+        return sorted((device, seq, head_hash) for device, known in tuple(self._known.items())
+                      for seq, hashes in tuple(known.items()) for head_hash in tuple(hashes))
+
+    def knows(self, device: bytes, seq: int, head_hash: bytes) -> bool:
+        return head_hash in self._known.get(device, {}).get(seq, ())
+
+    def misses(self, device: bytes, seq: int, head_hash: bytes) -> bool:
+        """Whether a head that was set aside would still count: it is not held, and its device's newest is no newer."""
+        return (not self.knows(device, seq, head_hash)
+                and seq >= max(self._known.get(device, {}), default=0))
+
+    def seq_changed(self) -> str:
+        """Why the number file is not as this device wrote it last; empty when it is."""
+        noted = read_seq(self._disk)
+        return noted.fault or ("it is gone" if noted.missing and (self._wrote or self._own_newest()) else "")
+
     # ---- changing ------------------------------------------------------------------------------------------------
 
     def reserve(self) -> int:
         """The next number of this device, on disk before it is returned. Raises NoSpace."""
-        number = self._reserved + 1
-        self._disk.write_atomic(_SEQ_FILE, b"%d\n" % number)
+        leap = _LEAP if self.seq_fault or self.lost() else 1
+        number = self._reserved + leap
+        write_seq(self._disk, number, self._own_newest())
         self._reserved = number
+        self.seq_fault = ""
         return number
+
+    def lost(self) -> bool:
+        """Whether this device is known to have made a newer head than the newest of its own that it holds."""
+        return self._own_newest() < self._kept
+
+    def _own_newest(self) -> int:
+        return max(self._known.get(self._device, {}), default=0)
+
+    def _note_written(self) -> None:
+        note_written(self._disk, self._device)
+        self._wrote = True
 
     def keep(self, heads: Iterable[Head]) -> list[Head]:
         """Make verified heads durable; those that changed something. An older head that proves no fork is not kept."""
@@ -125,12 +170,35 @@ class HeadStore:
             kind = self.judge(head).kind
             if kind not in ("new", "fork") or (kind == "fork" and self._crowded(head.device)):
                 continue
-            self._disk.write_atomic(head_path(head.device, head.seq, head.hash), head.raw)
+            self.write(head)
             self._enter(head)
+            if head.device == self._device and not self._wrote:
+                self._note_written()
             self._reserved = max(self._reserved, dict(head.vector).get(self._device, 0))
             self._trim(head.device)
             kept.append(head)
         return kept
+
+    def rewrite_seq(self) -> None:
+        """Write the number file again. What it said is lost, so numbers are left out. Errors: `NoSpace`, `OSError`."""
+        number = self._reserved + (_LEAP if self.seq_fault or self.lost() else 0)
+        write_seq(self._disk, number, self._own_newest())
+        self._reserved, self.seq_fault = number, ""
+
+    def lose(self, device: bytes, seq: int, head_hash: bytes) -> None:
+        """A record turned out to be damaged or gone, and nothing of it is in memory."""
+        self.set_aside(device, seq, head_hash)
+        known = self._known.get(device, {})
+        known.get(seq, set()).discard(head_hash)
+        if not known.get(seq):
+            known.pop(seq, None)
+
+    def write(self, head: Head) -> None:
+        """Put the record of a head on disk, and take away what was set aside of it."""
+        path = head_path(head.device, head.seq, head.hash)
+        self._disk.write_atomic(path, head.raw)
+        if self._disk.exists(path + ASIDE):
+            self._disk.remove(path + ASIDE)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -168,12 +236,14 @@ class HeadStore:
             later = next((head for head in found if head.hash == later.prev), later)
 
     def _load(self, device: bytes) -> None:
-        folder = f"vault/heads/{device.hex()}"
         known: dict[int, set[bytes]] = {}
-        for entry in self._disk.list(folder):
+        for entry in entries(self._disk, f"{HEADS}/{device.hex()}", self.closed):
             match = _HEAD_FILE.fullmatch(entry)
             if match:
                 known.setdefault(int(match[1]), set()).add(bytes.fromhex(match[2]))
+            lost = _ASIDE_FILE.fullmatch(entry)
+            if lost and device == self._device:
+                self._lost_numbers.add(int(lost[1]))
         self._known[device] = known
         self._current[device] = {}
         for seq in sorted(known, reverse=True):
@@ -190,26 +260,29 @@ class HeadStore:
                 del known[seq]
 
     def _read(self, device: bytes, seq: int, head_hash: bytes) -> Head | None:
+        head = self.record(device, seq, head_hash)
+        if head is None:
+            self.set_aside(device, seq, head_hash)
+        return head
+
+    def record(self, device: bytes, seq: int, head_hash: bytes) -> Head | None:
+        """A head as it is on disk; None when it is not what its name says."""
+        try:
+            head = read_head(self._disk.read(head_path(device, seq, head_hash)), identity=self._identity_id,
+                             members=(device,))
+        except (ProtocolError, OSError, IntegrityError):
+            return None
+        return head if (head.seq, head.hash) == (seq, head_hash) else None
+
+    def set_aside(self, device: bytes, seq: int, head_hash: bytes) -> None:
+        """Keep what is left of a damaged record under another name; the head counts no more, unless it is in memory."""
+        if device == self._device:
+            self._lost_numbers.add(seq)
         path = head_path(device, seq, head_hash)
         try:
-            head = read_head(self._disk.read(path), identity=self._identity_id, members=(device,))
-        except (ProtocolError, OSError):
-            head = None
-        if head is not None and (head.seq, head.hash) == (seq, head_hash):
-            return head
-        self.set_aside.append(path)
-        try:
-            self._disk.move(path, path + ".damaged")
-        except (NoSpace, OSError):
+            self._disk.move(path, path + ASIDE)
+        except (NoSpace, OSError, IntegrityError):
             pass  # it stays under its name and is not used
-        return None
-
-    def _read_seq(self) -> int:
-        try:
-            text = self._disk.read(_SEQ_FILE)
-        except FileNotFoundError:
-            return 0
-        return int(text) if re.fullmatch(rb"\d{1,19}\n", text) else 0
 
     def _trim(self, device: bytes) -> None:
         """Remove the oldest head records beyond `heads_kept`; heads of forks and skipped ones stay. Their packs are
@@ -217,9 +290,9 @@ class HeadStore:
         known = self._known[device]
         for seq in sorted(known)[:max(0, len(known) - self._heads_kept)]:
             if len(known[seq]) == 1 and not known[seq] & self._skipped:
-                (head_hash,) = known[seq]
+                (head_hash,) = known.pop(seq)  # first, so that nobody who checks the records misses it
                 try:
                     self._disk.remove(head_path(device, seq, head_hash))
-                except NoSpace:
+                except (NoSpace, OSError, IntegrityError):
+                    known[seq] = {head_hash}
                     return
-                del known[seq]

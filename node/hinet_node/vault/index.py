@@ -58,6 +58,8 @@ class Index:
     def __init__(self, path: str, refill: Callable[[Index], None]) -> None:
         self._lock = threading.RLock()
         self._refill = refill
+        self.made_anew = ""
+        """Why the file was given up while it was used, and made anew; empty when it was fine."""
         self.changes = 0
         """Rises whenever a pack comes or goes."""
         self._path: Path | None = None if path == ":memory:" else Path(path)
@@ -168,6 +170,27 @@ class Index:
             return value
         return self._run(work)
 
+    def slots_in(self, pack: bytes) -> tuple[Slot, ...]:
+        """The slots of one pack, as they are here."""
+        rows = self._run(lambda db: db.execute(
+            "SELECT id, slot, kind, offset, stored, plain, form, id_epoch FROM chunks JOIN packs ON pack = number "
+            "WHERE name = ? ORDER BY slot", (pack,)).fetchall())
+        return tuple(slot_of(*row) for row in rows)
+
+    def ids(self) -> set[bytes]:
+        """The ids of all chunks that are held."""
+        return {row[0] for row in self._run(lambda db: db.execute("SELECT DISTINCT id FROM chunks").fetchall())}
+
+    def ids_of_kind(self, kind: int) -> list[bytes]:
+        """The ids of all chunks of a type, sorted."""
+        return [row[0] for row in self._run(lambda db: db.execute(
+            "SELECT DISTINCT id FROM chunks WHERE kind = ? ORDER BY id", (kind,)).fetchall())]
+
+    def prune(self) -> int:
+        """Remove rows of chunks whose pack is in no row; how many there were."""
+        return self._run(lambda db: db.execute(
+            "DELETE FROM chunks WHERE pack NOT IN (SELECT number FROM packs)").rowcount)
+
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _asked(self, question: str, keys: Iterable[bytes]) -> list[Any]:
@@ -187,7 +210,8 @@ class Index:
             try:
                 with self._db:
                     return work(self._db)
-            except sqlite3.DatabaseError:
+            except sqlite3.DatabaseError as error:
+                self.made_anew = str(error)
                 self._db.close()
                 self._db, self._path = _connect(None), None
                 self._refill(self)

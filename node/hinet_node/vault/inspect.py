@@ -1,26 +1,19 @@
-"""Counting and checking: what `vault status` and `vault verify` say. SPEC.md, 6.7.
+"""Counting: what `vault status` says. SPEC.md, 6.7.
 
-Reads only, except that a pack found damaged is set aside. Works on a keeper, without keys.
+Reads only. Works on a keeper, without keys. Leaves verifying to `checking`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hinet_node.errors import IntegrityError, NotAuthorised
-from hinet_node.vault.items import DeviceState, OnProgress, Progress, Trouble, VaultStatus, VerifyReport
+from hinet_node.vault.checking import missing_packs
+from hinet_node.vault.items import DeviceState, Trouble, VaultStatus
 from hinet_protocol.heads import Head
 from hinet_protocol.reconcile import heads_behind, needs_of
 
 if TYPE_CHECKING:
     from hinet_node.vault.core import VaultCore
-
-
-def missing_packs(core: VaultCore) -> tuple[bytes, ...]:
-    """Packs that the kept heads need and that are not held, sorted."""
-    held = core.store.index.packs()
-    needs = needs_of(core.needed_heads(), core.store.read_list)
-    return tuple(sorted(name for name in needs.packs if name not in held))
 
 
 def status(core: VaultCore) -> VaultStatus:
@@ -99,29 +92,3 @@ def _copies(core: VaultCore, head: Head, newest: dict[bytes, Head]) -> int:
                    if _covered(other, head) or other.tree_chunk == head.tree_chunk)
     holders.update(device for device, hashes in core.peers_hold.items() if head.hash in hashes)
     return len(holders)
-
-
-def verify(core: VaultCore, *, deep: bool, on_progress: OnProgress | None) -> VerifyReport:
-    """Every pack against its name; with `deep` every file's content against its digest."""
-    packs = core.store.index.packs()
-    total, done, damaged = sum(packs.values()), 0, []
-    for name, size in sorted(packs.items()):
-        if not core.store.matches_name(name):
-            core.store.set_aside(name)
-            core.reader.forget(name)
-            core.note_damage(name)
-            damaged.append(name)
-        done += size
-        if on_progress is not None:
-            on_progress(Progress("packs", done, total))
-    unreadable = []
-    if deep and core.household.epoch_keys():
-        for name, (version, _) in sorted(core.view.shown().items()):
-            try:
-                for piece in core.content(version):
-                    done += len(piece)
-                if on_progress is not None:
-                    on_progress(Progress("files", done, None))
-            except (IntegrityError, NotAuthorised):
-                unreadable.append(name)
-    return VerifyReport(len(packs), sum(packs.values()), tuple(damaged), missing_packs(core), tuple(unreadable))

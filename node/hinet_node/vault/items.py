@@ -6,7 +6,7 @@ Leaves the stored forms to `hinet_protocol.trees` and `hinet_protocol.heads`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from hinet_node.vault.finding import Notes
@@ -116,29 +116,6 @@ class VaultStatus:
                         for d in self.devices],
             "trouble": [{"code": t.code, "what": t.what, "next": t.next_step} for t in self.trouble],
         }
-
-
-@dataclass(frozen=True)
-class VerifyReport:
-    """What `Vault.verify` found."""
-
-    packs: int
-    packs_bytes: int
-    damaged: tuple[bytes, ...]
-    """Names of packs that did not match their name; they were set aside and will be fetched again from a sibling."""
-    missing: tuple[bytes, ...]
-    """Names of packs that a head needs and that are not held here."""
-    files_unreadable: tuple[bytes, ...] = field(default=())
-    """With deep checking: names of files that could not be read whole."""
-
-    @property
-    def ok(self) -> bool:
-        return not (self.damaged or self.missing or self.files_unreadable)
-
-    def as_json(self) -> dict[str, object]:
-        return {"schema": "hinet.vault-verify/1", "ok": self.ok, "packs": self.packs, "packs_bytes": self.packs_bytes,
-                "damaged": [name.hex() for name in self.damaged], "missing": [name.hex() for name in self.missing],
-                "files_unreadable": [name.decode("utf-8", "replace") for name in self.files_unreadable]}
 
 
 @dataclass(frozen=True)

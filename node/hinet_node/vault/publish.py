@@ -60,8 +60,23 @@ class Publisher:
                                 next_step="Do this on a device with the role member or admin (`hinet-node devices`).")
         return epoch_id, key
 
+    def refuse_doubt(self) -> None:
+        """A new head takes the place of the last one: a device that has lost its last one writes none, since it would
+        hide what only that brought, or use its number again. Errors: `IntegrityError` E_VAULT_DOUBT."""
+        if self._heads.lost():
+            raise IntegrityError(
+                "This device's newest record of its own vault is damaged or gone, so nothing is written over it.",
+                code="E_VAULT_DOUBT",
+                next_step="`hinet-node vault repair` takes it from a sibling, or saves what is left.")
+
     def writer(self) -> PackWriter:
-        """A writer under the current epoch. Errors: `NotAuthorised`."""
+        """A writer under the current epoch. Errors: `NotAuthorised`, `IntegrityError` E_VAULT_DOUBT."""
+        self.epoch()
+        self.refuse_doubt()
+        return self.writer_for_repair()
+
+    def writer_for_repair(self) -> PackWriter:
+        """A writer also while there is doubt. Errors: `NotAuthorised`."""
         return PackWriter(self._disk, self._randomness, self._store, *self.epoch(), self._settings.pack_bytes,
                           self._holding)
 

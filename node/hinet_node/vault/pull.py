@@ -52,7 +52,7 @@ async def pull_pack(session: Session, core: VaultCore, name: bytes, size_bytes: 
         # After a power cut the beginning may be torn: then a second try from nothing is right.
         if have == 0 or attempt == 2:
             raise wrong_bytes(session.device.name, name)
-    await core.disk.run_blocking(lambda: keep_pack(core, name, size_bytes))
+    await core.disk.run_blocking(lambda: keep_pack(core, name, size_bytes, session.device.name))
     return received
 
 
@@ -120,12 +120,14 @@ async def _read(session: Session, core: VaultCore, name: bytes, size_bytes: int,
     return reply.data
 
 
-def keep_pack(core: VaultCore, name: bytes, size_bytes: int) -> None:
+def keep_pack(core: VaultCore, name: bytes, size_bytes: int, sibling: str) -> None:
     """A part file that matches its name becomes a pack: durable, then in the index."""
-    core.disk.commit(incoming_path(name), pack_path(name))
-    core.store.enter(name, size_bytes)
+    with core.store.arriving(name):
+        core.disk.commit(incoming_path(name), pack_path(name))
+        core.store.enter(name, size_bytes)
+    core.note_arrival(name, sibling)
     core.settle("E_PACK_DAMAGED", name)
-    core.disk.remove(pack_path(name) + ".damaged")
+    core.store.forget_aside(name)
 
 
 def wrong_bytes(sibling: str, name: bytes) -> IntegrityError:

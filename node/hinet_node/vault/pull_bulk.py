@@ -135,7 +135,8 @@ class BulkPull:
 
     async def _keep(self, wanted: _Wanted) -> None:
         try:
-            await self.core.disk.run_blocking(lambda: keep_pack(self.core, wanted.name, wanted.size_bytes))
+            await self.core.disk.run_blocking(lambda: keep_pack(self.core, wanted.name, wanted.size_bytes,
+                                                              self.sibling))
             self.done(wanted.name, wanted.size_bytes - wanted.offset)
         except (NodeError, OSError) as error:
             self.failed(wanted.name, error)

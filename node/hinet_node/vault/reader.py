@@ -70,10 +70,14 @@ class ChunkReader:
         for place in self._store.index.places(chunk_id):
             try:
                 self._open(place)
-            except (PackDamaged, PackMalformed, OSError):
+            except (PackDamaged, PackMalformed, OSError, IntegrityError):
                 continue
             return place.pack
         return None
+
+    def open(self, place: Place) -> bytes:
+        """The plaintext of one copy of a chunk. Errors: `PackDamaged`, `PackMalformed`, `OSError`, `IntegrityError`."""
+        return self._open(place)
 
     def forget(self, pack: bytes) -> None:
         with self._lock:
@@ -85,7 +89,7 @@ class ChunkReader:
         for place in self._store.index.places(chunk_id):
             try:
                 return self._open(place)
-            except (PackDamaged, PackMalformed, OSError):
+            except (PackDamaged, PackMalformed, OSError, IntegrityError):
                 self._suspect(place)
         return None
 
@@ -127,15 +131,14 @@ class ChunkReader:
             if size is not None:
                 self._store.enter(place.pack, size)
             return
-        self._store.set_aside(place.pack)
-        self._on_damage(place.pack)
+        if self._store.set_aside(place.pack):
+            self._on_damage(place.pack)
 
     def _look_again(self) -> bool:
         """Open packs whose key came since, and set aside damaged ones that don't open although their key is here."""
         opened = self._store.open_unopened()
         for name in self._store.stuck():
-            if name not in self._looked_at and not self._store.matches_name(name):
-                self._store.set_aside(name)
+            if name not in self._looked_at and self._store.set_aside(name):
                 self._on_damage(name)
             self._looked_at.add(name)
         return opened > 0

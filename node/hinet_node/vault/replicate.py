@@ -50,6 +50,8 @@ class _Follower:
     """Codes of what went wrong in the comparison that is under way."""
     failed_s: float = -math.inf
     """When this sibling last left others its packs to give."""
+    asked_at: bytes = b""
+    """The sibling's digest when it was last asked for its packs only to know how far it is."""
 
 
 class Replicator:
@@ -58,6 +60,7 @@ class Replicator:
     def __init__(self, vault: Vault, peers: Peers, network: Network | None = None) -> None:
         """`network` makes bulk connections; without it all packs come over the sessions."""
         self._vault = vault
+        vault.replicator = self
         self._core = vault.core
         self._peers = peers
         self._followers: dict[bytes, _Follower] = {}
@@ -111,6 +114,10 @@ class Replicator:
         """Look at all siblings now rather than at the next interval."""
         for follower in self._followers.values():
             follower.wake.set()
+
+    def online(self) -> frozenset[bytes]:
+        """The siblings that a session is open with."""
+        return frozenset(session.device.public for session in self._peers.sessions)
 
     def chain_grew(self) -> None:
         """The chain may have brought keys: look now rather than at the next interval."""
@@ -178,6 +185,7 @@ class Replicator:
         """Until the next comparison is due. One side's question tells both: while the sibling asks and finds no
         difference, this device need not ask."""
         public = follower.session.device.public
+        self._core.compared[public] = self._core.compared.get(public, 0) + 1
         while True:
             with trio.move_on_after(self._core.settings.sync_interval_s):
                 await follower.wake.wait()
@@ -195,7 +203,7 @@ class Replicator:
             if follower is not None:
                 follower.wake.set()
         else:
-            self._core.peers_hold[session.device.public] = self._core.head_hashes()
+            self._core.met_equal(session.device.public)
 
     def _on_change(self) -> None:
         self._changed.set()
@@ -241,7 +249,7 @@ class Replicator:
         reply = await self._ask(session, HeadsGet(own_digest), HeadsList)
         public = session.device.public
         if not needs_exchange(own_digest, reply.digest):
-            self._core.peers_hold[public] = self._core.head_hashes()
+            self._core.met_equal(public)
             return False
         heads = self._read_heads(follower, reply)
         if its_newest is not None:
@@ -253,6 +261,9 @@ class Replicator:
             if not await self._pull_round(session, fresh):
                 break
             came = True
+        if not came and follower.asked_at != reply.digest:
+            follower.asked_at = reply.digest
+            await self._offered(session)
         return bool(await self._vault.accept(fresh)) or came if fresh or came else False
 
     def _tell_rollback(self, follower: _Follower, newest: Head, heads: list[Head]) -> None:
@@ -308,6 +319,7 @@ class Replicator:
                 after = name
             if not page.more or not page.packs:
                 break
+        self._core.met(session.device.public, found)
         return found
 
     async def _ask(self, session: Session, question: Any, answer: Any) -> Any:

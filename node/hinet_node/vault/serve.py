@@ -37,7 +37,7 @@ class Server:
         digest = self._core.digest()
         self._core.same_at.pop(session.device.public, None)
         if message.digest == digest:
-            self._core.peers_hold[session.device.public] = self._core.head_hashes()
+            self._core.met_equal(session.device.public)
             self._core.same_at[session.device.public] = digest
             return HeadsList(digest, ())
         raws: list[bytes] = []

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from hinet_node.errors import IntegrityError
 from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault import adding, files, inspect
+from hinet_node.vault.checking import Checker
 from hinet_node.vault.core import VaultCore, check_name
-from hinet_node.vault.items import AddReport, Household, Item, OnProgress, VaultSettings, VaultStatus, VerifyReport
+from hinet_node.vault.items import AddReport, Household, Item, OnProgress, VaultSettings, VaultStatus
 from hinet_node.vault.progress import Counter
+from hinet_node.vault.repairing import Repairer
+from hinet_node.vault.report import RepairReport, VerifyReport
 from hinet_node.vault.sources import Source
 from hinet_node.vault.view import item_of
 from hinet_protocol.heads import Head
 from hinet_protocol.trees import Version
+
+if TYPE_CHECKING:
+    from hinet_node.vault.replicate import Replicator
 
 T = TypeVar("T")
 
@@ -35,6 +41,8 @@ class Vault:
         self._disk = core.disk
         self._lock = trio.Lock()
         self._listeners: list[Callable[[], None]] = []
+        self.replicator: Replicator | None = None
+        """Fetches from siblings, where an agent runs."""
 
     @classmethod
     async def open(cls, disk: Disk, randomness: Randomness, clock: Clock, household: Household,
@@ -174,13 +182,22 @@ class Vault:
         return inspect.status(self.core)
 
     async def verify(self, *, deep: bool = False, on_progress: OnProgress | None = None) -> VerifyReport:
-        """Check every pack against its name (a keeper can), with `deep` also that every file decrypts. A damaged pack
-        is set aside as `….damaged` and fetched again from a sibling by the replicator."""
-        report: VerifyReport = await self._disk.run_blocking(
-            lambda: inspect.verify(self.core, deep=deep, on_progress=on_progress))
+        """Check everything on disk (a keeper can, without keys); with `deep` also that every chunk and file opens. What
+        is damaged is set aside as `….damaged` and fetched again from a sibling by the replicator."""
+        checker = Checker(self.core, deep=deep, on_progress=on_progress)
+        report: VerifyReport = await self._disk.run_blocking(checker.run)
+        if report.files_unreadable:
+            async with self._lock:
+                report = await self._disk.run_blocking(lambda: checker.settled(report))
         if not report.ok:
             self.changed()
         return report
+
+    async def repair(self, *, verify: bool = True, deep: bool = False, timeout_s: float = 60.0,
+                     on_progress: OnProgress | None = None) -> RepairReport:
+        """Put right what `verify` finds: from this device's own means and, where an agent runs, from siblings. Without
+        `verify` only what is known already. Errors: `NoSpace`, `OSError` of a home that can't be written."""
+        return await Repairer(self, on_progress).run(verify=verify, deep=deep, timeout_s=timeout_s)
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` (quick, no await) after each change of heads or packs; returns what ends it."""

@@ -135,8 +135,9 @@ class PackWriter:
 
     def _commit(self, part: str, rest: bytes, summary: PackSummary) -> None:
         self._disk.append(part, rest)
-        self._disk.commit(part, pack_path(summary.name))
-        self._store.index.add_pack(summary.name, summary.size_bytes, summary.slots, epoch=self._epoch[0], mine=True)
+        with self._store.arriving(summary.name):
+            self._disk.commit(part, pack_path(summary.name))
+            self._store.index.add_pack(summary.name, summary.size_bytes, summary.slots, epoch=self._epoch[0], mine=True)
 
     def _do(self, builder: PackBuilder, work: Callable[[], None]) -> None:
         """In the lane, when there is room for one more call."""

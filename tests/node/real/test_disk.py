@@ -73,6 +73,27 @@ def test_appended_parts_become_a_file_by_commit(disk: Disk) -> None:
     assert not disk.exists("in/pack.part")
 
 
+def test_a_file_or_a_whole_folder_takes_another_name(disk: Disk) -> None:
+    disk.write_atomic("a/x", b"1")
+    disk.write_atomic("a/deep/y", b"2")
+    disk.write_atomic("b", b"old")
+    disk.move("a/x", "b")
+    assert (disk.read("b"), disk.list("a")) == (b"1", ["deep"])
+    disk.move("a", "c/a.damaged")
+    assert disk.read("c/a.damaged/deep/y") == b"2"
+    assert disk.list("") == ["b", "c"]
+    assert disk.list("c") == ["a.damaged"]
+    disk.write_atomic("c/a.damaged/z", b"3")
+    with pytest.raises(FileNotFoundError):
+        disk.move("a/x", "d")
+    with pytest.raises(IsADirectoryError):
+        disk.move("b", "c")
+    disk.write_atomic("e/1", b"")
+    with pytest.raises(OSError):
+        disk.move("e", "c")
+    assert disk.read("c/a.damaged/z") == b"3"
+
+
 def test_removing_a_file_removes_only_it(disk: Disk) -> None:
     disk.write_atomic("a/x", b"1")
     disk.write_atomic("a/y", b"2")
@@ -143,6 +164,17 @@ def test_a_link_in_the_home_is_not_followed(tmp_path: Path) -> None:
     assert (outside / "secret").read_bytes() == b"secret"
     assert disk.read("file") == b"own bytes"
     assert sorted(place.name for place in (outside).iterdir()) == ["secret"]
+
+
+def test_moving_a_link_moves_the_link_and_an_unreadable_file_need_not_be_opened(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path / "home")
+    disk.write_atomic("a/x", b"1")
+    (tmp_path / "home/a/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "home/a/x").chmod(0)
+    disk.move("a/link", "a/link.damaged")
+    disk.move("a/x", "a/x.damaged")
+    assert (tmp_path / "home/a/link.damaged").is_symlink()
+    assert disk.list("a") == ["link.damaged", "x.damaged"]
 
 
 def test_a_home_that_is_itself_a_link_works(tmp_path: Path) -> None:
@@ -259,8 +291,6 @@ def test_a_file_that_is_moved_keeps_its_bytes_and_takes_the_place_of_another(dis
     assert disk.read("aside/pack") == b"damaged"
     with pytest.raises(FileNotFoundError):
         disk.move("packs/ab/pack", "anywhere")
-    with pytest.raises(IsADirectoryError):
-        disk.move("packs/ab", "anywhere")
 
 
 def test_a_part_that_can_not_be_synced_is_not_used_again() -> None:

@@ -1,0 +1,165 @@
+"""`vault repair`: verify, put right what can be here, fetch the rest from siblings, save what nobody else has.
+
+Resumable and idempotent: what came stays, what was begun goes on, and a second run does what is left. Waiting ends when
+every sibling in reach was asked and has none of what is missing, or when nothing came for `timeout_s`. Leaves finding
+to `checking`, local work to `mending`, saving from damaged packs to `salvage`, transfers to `replicate`. SPEC.md, 6.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from hinet_node.vault.checking import missing_packs
+from hinet_node.vault.headcheck import aside_heads
+from hinet_node.vault.headstore import head_path
+from hinet_node.vault.items import OnProgress, Progress
+from hinet_node.vault.mending import clear_leftovers, clear_way, mend
+from hinet_node.vault.packfolder import pack_path
+from hinet_node.vault.report import FETCHED, HEAD, PACK, STILL_MISSING, Mended, RepairReport
+from hinet_node.vault.touched import Touched
+
+if TYPE_CHECKING:
+    from hinet_node.vault.vault import Vault
+
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What should be here and is not: packs, heads as (device, number, hash), and this device's own newest head when
+    nothing tells which one it is."""
+
+    packs: tuple[bytes, ...] = ()
+    heads: tuple[tuple[bytes, int, bytes], ...] = ()
+    own_lost: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.packs or self.heads or self.own_lost)
+
+    def and_also(self, other: Lacking) -> Lacking:
+        return Lacking(tuple(sorted({*self.packs, *other.packs})), tuple(sorted({*self.heads, *other.heads})),
+                       self.own_lost or other.own_lost)
+
+
+class Repairer:
+    """One repair. Without a running agent, so without a replicator, only this device's own means are used."""
+
+    def __init__(self, vault: Vault, on_progress: OnProgress | None) -> None:
+        self._vault = vault
+        self._core = vault.core
+        self._replicator = vault.replicator
+        self._report = on_progress
+        self._items: list[Mended] = []
+
+    async def run(self, *, verify: bool, deep: bool, timeout_s: float) -> RepairReport:
+        """Errors: `NoSpace`, `OSError` of a home that can't be written."""
+        first, faults = await self._lacking(), 0
+        if verify:
+            report = await self._vault.verify(deep=deep, on_progress=self._report)
+            faults = len(report.faults)
+            # Some of it may have come already: the replicator hears of damage as it is found.
+            first = first.and_also(Lacking(report.missing, (await self._lacking()).heads))
+        self._items += await self._vault.change(mend)
+        lacking = await self._lacking()
+        if lacking and self._replicator is not None:
+            await self._vault.change(lambda core: clear_way(core, lacking.packs))
+            await self._fetch(timeout_s)
+            lacking = await self._lacking()
+        self._tell_fetched(first, lacking)
+        self._items += await self._vault.change(lambda core: self._save(lacking.packs))
+        self._items += await self._vault.change(clear_leftovers)
+        unreadable = await self._vault.change(lambda core: Touched(core).files_lacking())
+        self._vault.changed()
+        return RepairReport(tuple(self._items), max(faults, len(self._items)), unreadable)
+
+    # ---- what is lacking -----------------------------------------------------------------------------------------
+
+    async def _lacking(self) -> Lacking:
+        def work() -> Lacking:
+            heads = tuple((device, seq, head_hash) for device, seq, head_hash, _ in aside_heads(self._core.disk)
+                          if self._core.heads.misses(device, seq, head_hash))
+            return Lacking(missing_packs(self._core), heads, self._core.heads.lost())
+        found: Lacking = await self._core.disk.run_blocking(work)
+        return found
+
+    # ---- fetching ------------------------------------------------------------------------------------------------
+
+    async def _fetch(self, timeout_s: float) -> None:
+        """Have the replicator look, until nothing is lacking or nobody in reach has it."""
+        assert self._replicator is not None
+        total = self._size_of_missing()
+        left_s = trio.current_time() + timeout_s
+        while lacking := await self._lacking():
+            looks, came = dict(self._core.compared), self._replicator.pulled_bytes
+            online = self._replicator.online()
+            self._replicator.nudge()
+            while True:
+                await trio.sleep(POLL_S)
+                if self._replicator.pulled_bytes != came:
+                    came = self._replicator.pulled_bytes
+                    left_s = trio.current_time() + timeout_s
+                self._tell(total)
+                now = self._replicator.online()
+                done = online and all(self._core.compared.get(one, 0) > looks.get(one, 0) for one in online & now)
+                if done or now - online or trio.current_time() >= left_s:
+                    break
+            if trio.current_time() >= left_s:
+                return
+            if done and not now - online and await self._lacking() == lacking:
+                return  # all were asked, and nobody has any of it
+
+    def _size_of_missing(self) -> int:
+        """As far as it is known: by what siblings said, else by what was set aside."""
+        return sum(self._sizes(missing_packs(self._core)).values())
+
+    def _sizes(self, names: Collection[bytes]) -> dict[bytes, int]:
+        known = {}
+        for name in names:
+            slots = self._core.store.notes.slots_aside(name)
+            known[name] = max((slot.offset + slot.sealed_bytes for slot in slots), default=0)
+        return known
+
+    def _tell(self, total: int) -> None:
+        if self._report is not None:
+            left = sum(self._sizes(missing_packs(self._core)).values())
+            begun = sum(self._core.store.incoming().values())
+            self._report(Progress("fetching", max(0, min(total, total - left + begun)), total or None))
+
+    def _tell_fetched(self, first: Lacking, now: Lacking) -> None:
+        names, told = self._core.household.names(), {item.name for item in self._items}
+        for name in first.packs:
+            if name not in now.packs and name not in told:
+                source = self._core.arrived_from.get(name, "a sibling")
+                self._items.append(Mended(PACK, FETCHED, pack_path(name), f"Pack {name.hex()[:16]} came from {source}.",
+                                          name, source))
+        for device, seq, head_hash in first.heads:
+            if self._core.heads.knows(device, seq, head_hash):
+                whose = names.get(device, device.hex()[:8])
+                self._items.append(Mended(HEAD, FETCHED, head_path(device, seq, head_hash), f"State {seq} of {whose} "
+                                          "came again from a sibling.", head_hash))
+
+    # ---- what nobody in reach has --------------------------------------------------------------------------------
+
+    def _save(self, missing: Collection[bytes]) -> list[Mended]:
+        touched = Touched(self._core)
+        return [Mended(PACK, STILL_MISSING, pack_path(name), f"Pack {name.hex()[:16]} is still missing.", name,
+                       may_have=may_have(self._vault, name, self._online()), files=touched.files_of_pack(name))
+                for name in missing]
+
+    def _online(self) -> Collection[bytes]:
+        return self._replicator.online() if self._replicator is not None else frozenset()
+
+
+def may_have(vault: Vault, name: bytes, asked: Collection[bytes]) -> tuple[str, ...]:
+    """Names of the siblings that may hold a pack: those that said so, then those that were not asked now."""
+    core = vault.core
+    names, members = core.household.names(), core.household.members()
+    sure = [device for device in core.store.notes.holders(name) if device in names and device not in asked]
+    others = [device for device in sorted({*members, *core.peers_hold}) if device not in asked and device not in sure
+              and device != core.household.device_public]
+    return tuple([f"{names[device]} (it had it when it was last met)" for device in sure]
+                 + [names.get(device, device.hex()[:8]) for device in others])

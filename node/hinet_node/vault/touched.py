@@ -1,0 +1,69 @@
+"""Which files a damaged or missing pack touches, by name; none on a keeper, which can't know. SPEC.md, 6.7.
+
+Made from the view and the index at one moment. Leaves finding the damage to `checking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from hinet_node.errors import IntegrityError, NotAuthorised
+from hinet_protocol.trees import Version
+
+if TYPE_CHECKING:
+    from hinet_node.vault.core import VaultCore
+
+
+class Touched:
+    """Files and the chunks that they need. Pack lists of chunks (very large files) are opened only when asked for."""
+
+    def __init__(self, core: VaultCore) -> None:
+        self._core = core
+        self.single: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        """Chunk id -> (name, digest) of the files that consist of this chunk alone."""
+        self.longer: list[tuple[bytes, Version]] = []
+        """The other files, empty ones left out."""
+        self._all: list[tuple[bytes, Version]] = []
+        self._needs: dict[bytes, frozenset[bytes]] | None = None
+        if core.household.epoch_keys():
+            for name, (version, _) in sorted(core.view.shown().items()):
+                if not version.chunks:
+                    continue
+                self._all.append((name, version))
+                if len(version.chunks) == 32 and not version.indirect:
+                    self.single.setdefault(version.chunks, []).append((name, version.digest))
+                else:
+                    self.longer.append((name, version))
+
+    def files_of_pack(self, pack: bytes) -> tuple[bytes, ...]:
+        """The files that need a chunk which only this pack held, as far as its slots are known."""
+        held = {slot.chunk_id for slot in self._core.store.notes.slots_aside(pack)}
+        return self.files_with({chunk for chunk in held if self._core.store.index.pack_of(chunk) is None})
+
+    def files_with(self, chunks: Collection[bytes]) -> tuple[bytes, ...]:
+        """The files that need one of these chunks."""
+        return tuple(name for name, needed in self._needed().items() if not needed.isdisjoint(chunks)) if chunks else ()
+
+    def files_lacking(self) -> tuple[bytes, ...]:
+        """The files of which a chunk is not held at all."""
+        held = self._core.store.index.ids()
+        if all(version.chunks in held for _, version in self._all if len(version.chunks) == 32) and not self.longer:
+            return ()
+        return tuple(name for name, needed in self._needed().items() if not needed <= held)
+
+    def _needed(self) -> dict[bytes, frozenset[bytes]]:
+        if self._needs is None:
+            self._needs = {name: self._chunks(version) for name, version in self._all}
+        return self._needs
+
+    def _chunks(self, version: Version) -> frozenset[bytes]:
+        found = set(version.chunk_ids())
+        if version.indirect:
+            for list_id in tuple(found):
+                try:
+                    ids = self._core.reader.read(list_id)
+                except (IntegrityError, NotAuthorised):
+                    continue  # the list itself is lacking, which is told by its own id
+                found.update(ids[at:at + 32] for at in range(0, len(ids), 32))
+        return frozenset(found)

@@ -14,8 +14,9 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from hinet_protocol.attributes import read_attributes
-from hinet_protocol.errors import TreeMalformed
+from hinet_protocol import canonical
+from hinet_protocol.attributes import attributes_bytes_max, no_attributes, read_attributes
+from hinet_protocol.errors import EncodingError, LimitError, TreeMalformed
 from hinet_protocol.trees import (
     Version,
     entry_weight,
@@ -29,7 +30,8 @@ from hinet_protocol.trees import (
 )
 
 past_rows_max = versions_max
-_PAST = "past"
+_PAST, _MOVED = "past", "moved"
+_ROOM_FOR_PAST = 64
 
 PastRow = tuple[bytes, Version]
 """A version and the name that it stood under."""
@@ -82,6 +84,24 @@ def _malformed(what: str) -> TreeMalformed:
 def past_of(version: Version) -> bytes | None:
     """The id of the chunk that holds what this version replaced."""
     return read_attributes(version.attributes).past
+
+
+def moved_attributes(new_name: bytes) -> bytes:
+    """The attributes of a removal that was a renaming; none where the name is too long for them."""
+    raw = canonical.encode({_MOVED: new_name})
+    return raw if len(raw) <= attributes_bytes_max - _ROOM_FOR_PAST else no_attributes
+
+
+def moved_to(version: Version) -> bytes | None:
+    """For a removal that was a renaming: the new name."""
+    if not version.deleted or version.attributes == no_attributes:
+        return None
+    try:
+        found = canonical.decode(version.attributes, attributes_bytes_max)
+    except (EncodingError, LimitError):
+        return None
+    name = found.get(_MOVED) if isinstance(found, dict) else None
+    return name if isinstance(name, bytes) and 1 <= len(name) <= name_bytes_max else None
 
 
 # --- walking ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from hinet_protocol import canonical, trees
 from hinet_protocol.attributes import with_past
 from hinet_protocol.errors import TreeMalformed
-from hinet_protocol.past import decode_past, encode_past, includes, past_of, past_rows_max, walk
+from hinet_protocol.past import (
+    decode_past,
+    encode_past,
+    includes,
+    moved_attributes,
+    moved_to,
+    past_of,
+    past_rows_max,
+    walk,
+)
 from hinet_protocol.trees import Version, next_version
 
 VECTORS = json.loads((Path(__file__).parents[2] / "protocol" / "vectors" / "6-trees.json").read_text())
@@ -167,6 +176,18 @@ def test_a_past_tells_twins_of_one_number_apart() -> None:
     assert includes(newest, twin, shelf.read) is None
 
 
+def test_a_removal_says_where_the_file_went_if_the_name_fits() -> None:
+    def removal(attributes: bytes) -> Version:
+        return Version(A, 1, (), (), 0, deleted=True, attributes=attributes)
+
+    assert moved_to(removal(moved_attributes(b"new\xff"))) == b"new\xff"
+    assert moved_to(removal(with_past(moved_attributes(b"new"), b"p" * 32))) == b"new"
+    assert moved_to(removal(with_past(moved_attributes(b"n" * 4_096), b"p" * 32))) is None
+    assert moved_to(replace(version(), attributes=moved_attributes(b"new"))) is None, "an edit went nowhere"
+    for odd in (b"", b"\xc1", b"\x90", canonical.encode({"moved": "text"}), canonical.encode({"moved": b""})):
+        assert moved_to(removal(odd)) is None
+
+
 def test_the_vectors_hold() -> None:
     def read_version(row: dict[str, Any]) -> Version:
         def dots(rows: Any) -> tuple[tuple[bytes, int], ...]:
@@ -181,5 +202,9 @@ def test_the_vectors_hold() -> None:
         rows = [(bytes.fromhex(name), known[key]) for name, key in one["rows"]]
         assert encode_past(rows).hex() == one["raw"]
         assert decode_past(bytes.fromhex(one["raw"])) == tuple(rows)
+    for name, raw in VECTORS["moved"]:
+        assert moved_attributes(bytes.fromhex(name)).hex() == raw
+        gone = Version(A, 1, (), (), 0, deleted=True, attributes=bytes.fromhex(raw))
+        assert moved_to(gone) == bytes.fromhex(name)
     for key, text in VECTORS["version_hashes"].items():
         assert trees.version_hash(known[key]).hex() == text

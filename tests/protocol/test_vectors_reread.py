@@ -664,6 +664,8 @@ def test_pages_and_roots_are_canonical_rows() -> None:
         pairs = [[bytes.fromhex(name), rows[which]] for name, which in one["rows"]]
         assert msgpack.packb(["past", 1, pairs]).hex() == one["raw"]
         assert [msgpack.packb(pair) for pair in pairs] == sorted({msgpack.packb(pair) for pair in pairs})
+    for name, raw in found["moved"]:
+        assert canonical({"moved": bytes.fromhex(name)}).hex() == raw
     for which, digest in found["version_hashes"].items():
         assert blake3(msgpack.packb(rows[which])).hexdigest() == digest
     for one in found["attributes"]:

@@ -1,4 +1,4 @@
-"""`hinet-node vault add|ls|get|status`: the household's files."""
+"""`hinet-node vault add|ls|get|status`: the household's files. Other subcommands have modules of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet_node.cli import output, root, vault_local, vault_repair_cmd
+from hinet_node.cli import output, root, vault_conflicts_cmd, vault_local, vault_past_cmd, vault_repair_cmd
 from hinet_node.cli.add_report import say_what_was_left_out
 from hinet_node.cli.vault_text import status_lines
 
@@ -84,6 +84,10 @@ def status() -> None:
 
 app.command()(vault_repair_cmd.verify)
 app.command()(vault_repair_cmd.repair)
+
+
+vault_past_cmd.add_to(app)
+app.add_typer(vault_conflicts_cmd.app, name="conflicts")
 
 
 def _listed(items: list[dict[str, Any]], long: bool) -> Iterable[str]:

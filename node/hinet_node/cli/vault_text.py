@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hinet_node.cli import output
+from hinet_node.cli import context, output
 from hinet_node.rates import show_rate
 
 
@@ -22,9 +22,11 @@ def status_lines(data: dict[str, Any], *, brief: bool = False) -> Iterable[str]:
         yield output.style(f"{data['missing_packs']} packs are still to come from the siblings{coming}", "yellow")
     if data.get("rate"):
         yield f"{'limit     ' if brief else ''}packs travel at most at {show_rate(data['rate'])}, each way"
-    if data["conflicts"]:
-        yield output.style(f"{data['conflicts']} files were edited on two devices at once: both versions are kept",
-                           "yellow")
+    count = data["conflicts"]
+    if count:
+        compete = "edit competes" if count == 1 else "edits compete"
+        yield output.style(f"{count} {compete} with another device's, and all are kept: "
+                           f"{context.typed('vault conflicts')}", "yellow")
     if not brief:
         yield from output.table([[output.clean(device["name"]), _behind(device)] for device in data["devices"]],
                                 indent="  ")

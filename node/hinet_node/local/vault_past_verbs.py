@@ -7,7 +7,9 @@ file, a removed file, a folder) and turns values into what the socket can say.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from hinet_node.vault import Household, Progress, Vault
 from hinet_node.vault.core import VaultCore
 from hinet_node.vault.finding import RESERVED
 from hinet_node.vault.history import Change, no_history
+from hinet_protocol.past import moved_to
 from hinet_protocol.trees import Version, version_hash
 
 CHANGES_MAX = 1_000
@@ -157,14 +160,16 @@ async def _restore(vault: Vault, args: Mapping[str, Any], emit: Emit) -> dict[st
         raise UsageError("--version and --before do not go together", next_step="give one of the two")
     _refuse_reserved(name)
     to = text_of(args, "to", "")
-    rows, left, is_file = await vault.look(lambda core: _chosen(core, name, version, before, bool(to)))
+    chosen = await vault.look(lambda core: _chosen(core, name, version, before, bool(to)))
+    rows = chosen.rows
 
     def report(done: Progress) -> None:
         emit(progress_report(done))
 
     result = {"files": len(rows), "bytes": sum(one.size for one in rows.values()),
-              "left": [text_name(one) for one in left[:LEFT_OUT_MAX]], "to": to}
-    if to and is_file:
+              "left": [text_name(one) for one in chosen.left[:LEFT_OUT_MAX]], "to": to,
+              "removed_before": chosen.removed_before}
+    if to and chosen.is_file:
         (only,) = rows.values()
         await vault.write_version(only, Path(to), on_progress=report)
     elif to:
@@ -176,13 +181,21 @@ async def _restore(vault: Vault, args: Mapping[str, Any], emit: Emit) -> dict[st
     return result
 
 
-def _chosen(core: VaultCore, name: bytes, version: str, before: int | None,
-            to_path: bool) -> tuple[dict[bytes, Version], list[bytes], bool]:
-    """What is to be put back, by name; names whose past is gone; whether `name` is one file."""
+@dataclass(frozen=True)
+class _Chosen:
+    """What is to be put back. `left` are names whose past is gone."""
+
+    rows: dict[bytes, Version]
+    left: tuple[bytes, ...] = ()
+    is_file: bool = True
+    removed_before: int = 0
+
+
+def _chosen(core: VaultCore, name: bytes, version: str, before: int | None, to_path: bool) -> _Chosen:
     core.refuse_keeper()
     row = core.view.lookup(name)
     if row is not None and row[1] is not None and not version:
-        return {name: row[0]}, [], True
+        return _Chosen({name: row[0]})
     name = row[1] if row is not None and row[1] is not None else name
     if core.history.holds(name):
         if version:
@@ -191,28 +204,30 @@ def _chosen(core: VaultCore, name: bytes, version: str, before: int | None,
             at_time = core.history.before(name, before)
             if at_time is None:
                 raise UsageError(f"{text_name(name)!r} was not there at that time", code="E_NO_SUCH_VERSION",
-                                 next_step="see when it was: hinet-node vault history NAME")
+                                 next_step=f"see when it was: hinet-node vault history {shlex.quote(text_name(name))}")
             found = at_time
         else:
             found = row[0] if row is not None and to_path else core.history.last_content(name)
-        return {name: found}, [], True
+        return _Chosen({name: found})
     folder = name.strip(b"/") + b"/" if name.strip(b"/") else b""
     if version:
         raise UsageError(f"{text_name(name)!r} is no file; a folder goes back to a time",
                          next_step="hinet-node vault restore FOLDER --before TIME")
-    rows, left = _folder(core, folder, before)
-    if not rows and not left:
+    chosen = _folder(core, folder, before)
+    if not chosen.rows and not chosen.left:
         raise UsageError(f"nothing under {text_name(name)!r} is to be put back", code="E_NO_SUCH_FILE",
                          next_step="see what changed: hinet-node vault history")
-    return rows, left, False
+    return chosen
 
 
-def _folder(core: VaultCore, folder: bytes, before: int | None) -> tuple[dict[bytes, Version], list[bytes]]:
-    """The files of a folder as they were at a time, or its removed files."""
+def _folder(core: VaultCore, folder: bytes, before: int | None) -> _Chosen:
+    """The files of a folder as they were at a time, or what was last removed from it."""
     rows: dict[bytes, Version] = {}
-    left = []
-    wanted = core.history.removed_below(folder) if before is None else sorted(
-        name for name in core.view.tree if name.startswith(folder) and not name.startswith(RESERVED))
+    left, others = [], 0
+    if before is None:
+        wanted, others = core.history.last_removed(folder)
+    else:
+        wanted = sorted(name for name in core.view.tree if name.startswith(folder) and not name.startswith(RESERVED))
     for name in wanted:
         try:
             found = core.history.last_content(name) if before is None else core.history.before(name, before)
@@ -221,7 +236,7 @@ def _folder(core: VaultCore, folder: bytes, before: int | None) -> tuple[dict[by
             continue
         if found is not None:
             rows[name] = found
-    return rows, left
+    return _Chosen(rows, tuple(left), False, others)
 
 
 # ---- as the socket can say it ----------------------------------------------------------------------------------------
@@ -230,7 +245,8 @@ def _folder(core: VaultCore, folder: bytes, before: int | None) -> tuple[dict[by
 def _change(change: Change, held: bool, names: Mapping[bytes, str]) -> dict[str, Any]:
     return {**_version(change.version, names), "name": text_name(change.name), "what": change.what,
             "time": change.time, "came_from": None if change.came_from is None else text_name(change.came_from),
-            "stands": change.stands, "restorable": held, "older_collected": change.ends}
+            "stands": change.stands, "restorable": held, "older_collected": change.ends,
+            "moved_to": None if (moved := moved_to(change.version)) is None else text_name(moved)}
 
 
 def _contender(version: Version, shown_as: bytes | None, first: Version, names: Mapping[bytes, str],

@@ -24,6 +24,7 @@ from hinet_node.vault.packstore import PackStore
 from hinet_node.vault.publish import Publisher
 from hinet_node.vault.reader import ChunkReader
 from hinet_node.vault.sources import Source, room_bytes, source_stat
+from hinet_node.vault.twins import Twins
 from hinet_node.vault.view import View, item_of
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.heads import Head, vault_digest
@@ -54,8 +55,10 @@ class VaultCore:
         self.heads = HeadStore(disk, household.identity_id, household.device_public, settings.heads_kept)
         self.reader = ChunkReader(self.store, household, self.note_damage)
         self.view = View()
+        self.twins = Twins(self)
         self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings,
-                                   self.reader.pack_holding, lambda more: self.acceptance.given_up(more))
+                                   self.reader.pack_holding, lambda more: self.acceptance.given_up(more),
+                                   self.twins)
         self.edits = Edits(self)
         self.history = History(self)
         self.looks = Looks(self.store.index, randomness.draw)
@@ -111,10 +114,13 @@ class VaultCore:
         """Keep heads whose packs are all held, take up their trees, publish that this device has them."""
         whole = whole_heads(offered, self.store.index.packs(), self.store.read_list, self.acceptance.lost())
         kept = self.heads.keep(whole)
+        self.twins.met(kept)
         self._absorb_due |= self._take_up() or (self.heads.own() is None and bool(self.view.tree))
         self._take_up_older()
+        self._absorb_due |= self.twins.due() > 0
         if (self._absorb_due or self.acceptance.must_speak()) and self._may_write():
             try:
+                self.publisher.publish_twins()
                 if self.acceptance.must_speak():
                     self.publish_settling(())
                 else:
@@ -142,7 +148,9 @@ class VaultCore:
             return False
         # This device's own first: whatever others bring, there is room for what is here already.
         own = self.household.device_public
-        changed = self.view.take_up(sorted(self.heads.current(), key=lambda head: head.device != own), self.reader)
+        changed = self.view.take_up(sorted(self.heads.current(), key=lambda head: head.device != own), self.reader,
+                                    suspects=self.twins.suspects())
+        self.twins.look(self.view.take_replaced())
         for code, subject in tuple(self.trouble):
             if code == "E_TREE_UNREADABLE":
                 self.settle(code, subject)
@@ -213,10 +221,11 @@ class VaultCore:
 
     def offered_heads(self) -> list[Head]:
         """What is told to siblings: the heads of devices that may write now, but settled ones. This device's newest is
-        told in any case: nobody else may have it."""
+        told in any case: nobody else may have it. Those that it went on without are its own affair."""
         members, own = self.household.members(), self.heads.own()
+        hidden = self.heads.settled.union(head.hash for head in self.heads.skipped())
         return [head for head in self.heads.current() if head.device in members
-                and (head.hash not in self.heads.settled or head == own)]
+                and (head.hash not in hidden or head == own)]
 
     def digest(self) -> bytes:
         """What is compared with siblings first: the offered heads, and those packs of theirs that are held."""

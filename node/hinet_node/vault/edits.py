@@ -16,7 +16,7 @@ from hinet_node.vault.items import OnProgress
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.attributes import with_past
 from hinet_protocol.packs import PAST
-from hinet_protocol.past import PastRow, encode_past
+from hinet_protocol.past import PastRow, encode_past, moved_attributes
 from hinet_protocol.trees import Version, Versions, contents, next_version, replaced_by_edit, split_ending, version_hash
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ class Edits:
                 raise _taken(new)
             version, conflict_of = rows[old]
             made.append(Edit(new, replace(version, time=now), moved=((conflict_of or old, version),)))
-        removals = [edit for edit in self._removals(rows) if edit.name not in taken]
+        removals = [replace(edit, content=replace(edit.content, attributes=moved_attributes(names[edit.name])))
+                    if edit.content.deleted else edit for edit in self._removals(rows) if edit.name not in taken]
         self.publish(made + removals)
         return len(rows)
 

@@ -38,8 +38,8 @@ def head_path(device: bytes, seq: int, head_hash: bytes) -> str:
 
 
 class HeadStore:
-    """The heads of one home. `current` has, for each device, its newest head, all heads of a forked number, and those
-    that the device itself could not read and went on without."""
+    """The heads of one home. `current` has, for each device, its newest head, all heads of a forked number, and of this
+    device those that a later one went on without, because it could not read them or another machine made it."""
 
     def __init__(self, disk: Disk, identity_id: bytes, device_public: bytes, heads_kept: int) -> None:
         self._disk = disk
@@ -94,8 +94,10 @@ class HeadStore:
         return [head for head in self.current() if head.hash not in self._settled]
 
     def skipped(self) -> list[Head]:
-        """This device's own heads that it could not read when it made a later one."""
-        return [head for head in self._current.get(self._device, {}).values() if head.hash in self._skipped]
+        """This device's own heads that a later one went on without, and that are current for no other reason."""
+        known = self._known.get(self._device, {})
+        return [head for head in self._current.get(self._device, {}).values()
+                if head.hash in self._skipped and len(known[head.seq]) == 1 and head.seq < max(known)]
 
     def forks(self) -> list[tuple[Head, ...]]:
         """Groups of heads of one device with the same number: proof of a clone or of a restored old copy."""
@@ -206,9 +208,16 @@ class HeadStore:
         known = self._known.setdefault(head.device, {})
         known.setdefault(head.seq, set()).add(head.hash)
         current = self._current.setdefault(head.device, {})
+        for other in sorted(known[head.seq] - current.keys() - {head.hash}):  # a fork of an older number: both count
+            found = self._read(head.device, head.seq, other)
+            if found is not None:
+                current[other] = found
         current[head.hash] = head
         newest, prev_seq = max(known), self._seq_of(head.device, head.prev)
-        self._skipped.update(one.hash for one in current.values() if skips(head, one, prev_seq))
+        if head.device == self._device:
+            # An own head that came from a sibling and whose past is not known here may know nothing of this home's.
+            self._skipped.update(one.hash for one in current.values() if skips(head, one, prev_seq) or (
+                prev_seq is None and one.hash != head.prev and one.seq < head.seq))
         self._current[head.device] = {
             key: one for key, one in current.items()
             if one.seq == newest or len(known.get(one.seq, ())) > 1 or key in self._skipped}
@@ -221,19 +230,17 @@ class HeadStore:
         return next((seq for seq, hashes in self._known.get(device, {}).items() if head_hash in hashes), None)
 
     def _look_back(self) -> None:
-        """Find own heads that later own ones went on without: what they brought is missing until they can be read."""
-        later = self.own()
+        """Find own heads that later own ones went on without: what they brought is missing until they are taken up."""
+        own = self._current.get(self._device, {})
+        linked = {head.prev for head in own.values()}
         for seq in sorted(self._known.get(self._device, {}), reverse=True)[1:_LOOK_BACK]:
-            if later is None:
-                return
-            found = [head for name in sorted(self._known[self._device][seq])
-                     if (head := self._read(self._device, seq, name)) is not None]
-            prev_seq = self._seq_of(self._device, later.prev)
-            for head in found:
-                if skips(later, head, prev_seq):
-                    self._skipped.add(head.hash)
-                    self._current[self._device][head.hash] = head
-            later = next((head for head in found if head.hash == later.prev), later)
+            for name in sorted(self._known[self._device][seq]):
+                head = own.get(name) or self._read(self._device, seq, name)
+                if head is not None:
+                    if name not in linked and name not in own:
+                        self._skipped.add(name)
+                        own[name] = head
+                    linked.add(head.prev)
 
     def _load(self, device: bytes) -> None:
         known: dict[int, set[bytes]] = {}

@@ -5,6 +5,7 @@ Reads only, and no more chunks than versions are asked for. Leaves writing to `e
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,7 +15,7 @@ from hinet_node.errors import IntegrityError, NodeError, NotAuthorised, UsageErr
 from hinet_node.vault.edits import fits
 from hinet_node.vault.finding import RESERVED
 from hinet_protocol.errors import TreeMalformed
-from hinet_protocol.past import PastRow, Step, decode_past, walk
+from hinet_protocol.past import PastRow, Step, decode_past, moved_to, walk
 from hinet_protocol.trees import Version, version_hash
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class History:
                  if fits(change.version, beginning)}
         if len(found) != 1:
             raise UsageError(f"{beginning!r} fits {len(found)} versions of {_text(name)}.", code="E_NO_SUCH_VERSION",
-                             next_step=f"See their ids: hinet-node vault history {_text(name)}")
+                             next_step=f"See their ids: {_see(name)}")
         (version,) = found.values()
         if version.deleted:
             raise UsageError(f"the version {beginning} of {_text(name)} is its removal: there is no content to put "
@@ -89,7 +90,7 @@ class History:
             if change.ends:
                 raise IntegrityError(f"the history of {_text(name)} does not reach back to that time: older versions "
                                      "were collected.", code="E_PAST_ENDS",
-                                     next_step="See what is left: hinet-node vault history NAME")
+                                     next_step=f"See what is left: {_see(name)}")
         return None
 
     def last_content(self, name: bytes) -> Version:
@@ -98,7 +99,7 @@ class History:
         row = self._core.view.lookup(name)
         if row is not None:
             raise UsageError(f"the vault holds {_text(name)}; which of its older versions is to come back?",
-                             next_step="See them: hinet-node vault history NAME   Then: restore NAME --version ID")
+                             next_step=f"See them: {_see(name)}   Then add --version ID, or --before TIME")
         for change in islice(self.of_file(name), CHANGES_MAX):
             if not change.version.deleted:
                 return change.version
@@ -107,10 +108,18 @@ class History:
         raise IntegrityError(f"the content of {_text(name)} was collected: there is nothing to put back.",
                              code="E_PAST_ENDS", next_step="See what is left: hinet-node vault history")
 
-    def removed_below(self, folder: bytes) -> list[bytes]:
-        """The names below a folder that are removed now, sorted."""
-        return [name for name, versions in sorted(self._core.view.tree.items())
-                if name.startswith(folder) and not name.startswith(RESERVED) and versions[0].deleted]
+    def last_removed(self, folder: bytes) -> tuple[list[bytes], int]:
+        """The names below a folder that were removed with the last removal there, sorted, and how many others are
+        removed. Files that were given another name are not removed."""
+        gone = {name: versions[0] for name, versions in sorted(self._core.view.tree.items())
+                if name.startswith(folder) and not name.startswith(RESERVED) and versions[0].deleted
+                and moved_to(versions[0]) is None}
+        if not gone:
+            return [], 0
+        now = self._core.publisher.now()
+        last = max(gone.values(), key=lambda version: (min(version.time, now), version.dot))
+        names = [name for name, version in gone.items() if version.dot == last.dot]
+        return names, len(gone) - len(names)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -162,6 +171,10 @@ def no_history(name: bytes) -> NodeError:
     """The error for a name that neither a file nor a folder ever had."""
     return UsageError(f"the vault holds nothing under {_text(name)}, and never did as far as it knows.",
                       code="E_NO_SUCH_FILE", next_step="See what was there: hinet-node vault history")
+
+
+def _see(name: bytes) -> str:
+    return f"hinet-node vault history {shlex.quote(name.decode('utf-8', 'backslashreplace'))}"
 
 
 def _text(name: bytes) -> str:

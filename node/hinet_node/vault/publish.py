@@ -12,6 +12,7 @@ from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault.headstore import HeadStore
 from hinet_node.vault.items import Household, VaultSettings
 from hinet_node.vault.packstore import PackStore
+from hinet_node.vault.twins import Twins
 from hinet_node.vault.view import View
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.heads import (
@@ -36,7 +37,7 @@ class Publisher:
     def __init__(self, disk: Disk, randomness: Randomness, clock: Clock, household: Household, store: PackStore,
                  heads: HeadStore, view: View, settings: VaultSettings,
                  holding: Callable[[bytes], bytes | None],
-                 given_up: Callable[[Collection[bytes]], Collection[bytes]]) -> None:
+                 given_up: Callable[[Collection[bytes]], Collection[bytes]], twins: Twins) -> None:
         self._disk = disk
         self._randomness = randomness
         self._clock = clock
@@ -47,6 +48,7 @@ class Publisher:
         self._settings = settings
         self._holding = holding
         self._given_up = given_up
+        self._twins = twins
 
     def epoch(self) -> tuple[bytes, bytes]:
         """Id and key of the epoch that new data is sealed under. Errors: `NotAuthorised`."""
@@ -87,6 +89,20 @@ class Publisher:
         """Publish a head that has the view and these versions, and settles these heads beside those that the owner
         settled before. On an error the view is as before, and the packs are
         taken back unless the head may have reached the disk."""
+        try:
+            self.publish_twins()
+        except BaseException:
+            writer.take_back()
+            raise
+        return self._publish(writer, make_versions, settles)
+
+    def publish_twins(self) -> None:
+        """Publish heads for versions that would vanish, if there are any."""
+        for _ in range(self._twins.due()):
+            if self._twins.due():
+                self._publish(self.writer(), self._twins.anew, ())
+
+    def _publish(self, writer: PackWriter, make_versions: MakeVersions, settles: Iterable[bytes]) -> Head:
         epoch_id, _ = self.epoch()
         before = None
         try:

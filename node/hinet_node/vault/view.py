@@ -6,7 +6,7 @@ Leaves opening chunks to `reader`, sealing to `writer`, heads on disk to `headst
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hinet_node.errors import IntegrityError, NoSpace, NotAuthorised
 from hinet_node.vault.items import Item
@@ -46,21 +46,24 @@ class View:
         self._pages = PageTable()
         self._pages_epoch = b""
         self._contested: set[bytes] = set()
+        self._replaced: list[tuple[bytes, Version]] = []
         self._beside: dict[bytes, tuple[Version, bytes]] | None = None
         self._shown: dict[bytes, tuple[Version, bytes | None]] | None = None
 
     # ---- taking heads up -----------------------------------------------------------------------------------------
 
-    def take_up(self, heads: Sequence[Head], reader: ChunkReader, known: Iterable[Head] = ()) -> bool:
+    def take_up(self, heads: Sequence[Head], reader: ChunkReader, known: Iterable[Head] = (),
+                suspects: Collection[bytes] = ()) -> bool:
         """Merge the trees of heads; whether anything changed. A head that can't be opened stays in `unreadable` and is
-        tried again the next time. What versions say they have seen is held against these heads and `known` ones."""
+        tried again the next time. What versions say they have seen is held against these heads and `known` ones.
+        Versions that stood here, or that come from `suspects`, and were replaced are kept for `take_replaced`."""
         changed = False
         numbers = dict(join(head.vector for head in (*heads, *known)))
         for head in heads:
             if head.hash in self._taken_heads:
                 continue
             try:
-                changed |= self._take_tree(head, reader, numbers)
+                changed |= self._take_tree(head, reader, numbers, suspects)
             except (IntegrityError, NotAuthorised, TreeMalformed, LimitError) as error:
                 self.unreadable[head.hash] = str(error)
                 continue
@@ -68,7 +71,13 @@ class View:
             self.unreadable.pop(head.hash, None)
         return changed
 
-    def _take_tree(self, head: Head, reader: ChunkReader, numbers: Mapping[bytes, int]) -> bool:
+    def take_replaced(self) -> list[tuple[bytes, Version]]:
+        """What was replaced since the last call: name and version."""
+        found, self._replaced = self._replaced, []
+        return found
+
+    def _take_tree(self, head: Head, reader: ChunkReader, numbers: Mapping[bytes, int],
+                   suspects: Collection[bytes]) -> bool:
         fresh = [page for page in decode_root(reader.read(head.tree_chunk))
                  if page.chunk_id not in self._taken_pages]
         # All pages are opened before the first is merged, so that a head counts whole or not at all.
@@ -83,10 +92,15 @@ class View:
             _refuse_future(entries, numbers)
             merge_into(brought, entries)
         check_room(self.tree, brought)
+        stood = {name: before for name, versions in brought.items()
+                 if (before := self.tree.get(name)) is not None and before != versions}
         with self._lock:
             changed = merge_into(self.tree, brought)
             self._taken_pages.update(page.chunk_id for page in fresh)
             self._touch(changed)
+        for name, before in stood.items():
+            came = [version for version in brought[name] if version.device in suspects]
+            self._replaced += [(name, version) for version in (*before, *came) if version not in self.tree[name]]
         return bool(changed)
 
     def has_taken(self, head_hash: bytes) -> bool:

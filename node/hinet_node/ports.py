@@ -207,7 +207,8 @@ class Disk(Protocol):
         """
 
     def append(self, name: str, data: bytes | memoryview) -> None:
-        """Append to a part file without fsync (resumable downloads); see `commit`."""
+        """Append to a part file without fsync (resumable downloads); see `commit`. A view on an mmap may go to the
+        device directly; it is free again when this returns."""
 
     def commit(self, part: str, name: str) -> None:
         """fsync `part`, rename it to `name`, fsync the folder. A part that can't be synced is removed: its bytes can't

@@ -62,6 +62,14 @@ bulk_connections_max = 16
 bulk_requests_max = 64
 bulk_bytes_max = 68_719_476_736  # far below what AES-GCM may seal under one key
 
+# Comparing packs by ranges (SPEC.md, 6.6)
+ranges_packs_min = 1_024
+ranges_max = 1_024
+range_parts_max = 8_192
+range_answers_max = 2_048
+ranges_open_max = 65_536
+ranges_found_max = 4_194_304
+
 # Chain (SPEC.md, 3)
 entry_bytes_max = 131_072
 entry_parents_max = 8

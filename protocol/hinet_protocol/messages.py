@@ -329,6 +329,27 @@ class BulkWant(Message):
     """To whoever dialled the session: make a bulk connection on which I may ask for packs."""
 
 
+@message(50)
+@dataclass(frozen=True, slots=True)
+class RangesGet(Message):
+    """Asks which packs are in these ranges of names: lower bound, upper bound (empty: to the end), the asker's
+    fingerprint of what it holds there (empty: give the names)."""
+
+    ranges: Annotated[tuple[tuple[bytes, bytes, bytes], ...],
+                      list_of(row(binary(0, 33), binary(0, 33), binary(0, 16)), limits.ranges_max, 1)]
+
+
+@message(51)
+@dataclass(frozen=True, slots=True)
+class RangesList(Message):
+    """Answers RangesGet, a row for each range: kind (0 same, 1 names, 2 parts), rows of pack id and size, whether more
+    follow, rows of the bound where a part ends and its fingerprint."""
+
+    answers: Annotated[tuple[Any, ...], list_of(
+        row(integer(0, 2), list_of(row(bytes32, uint63), limits.packs_list_max), boolean,
+            list_of(row(binary(0, 33), binary(16, 16)), 64)), limits.ranges_max, 1)]
+
+
 # --- joining (SPEC.md, 4) --------------------------------------------------------------------------------------------
 
 

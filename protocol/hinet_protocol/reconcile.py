@@ -1,7 +1,7 @@
 """What to pull from a sibling: compare digests, then heads and lists, then a plan. Pure. SPEC.md, 6.6.
 
 Only what a verified head needs is ever pulled, so a sibling can't fill this disk with packs that nobody signed for. A
-head counts only when all of its packs are held. Above some thousand packs the lists are paged; ranges come later.
+head counts only when all of its packs are held. Above a thousand packs `ranges` finds what a sibling holds.
 Leaves reading heads to `heads` and transfers to the node.
 """
 

@@ -37,6 +37,8 @@ EXAMPLES: list[m.Message] = [
     m.BulkOpen(bytes(16), b"certificate", True),
     m.BulkReady(b"certificate"),
     m.BulkWant(),
+    m.RangesGet(((b"", b"", b""), (HASH, b"\xff", bytes(16)))),
+    m.RangesList(((0, (), False, ()), (1, ((HASH, 65_536),), True, ()), (2, (), False, ((b"a", bytes(16)),)))),
     m.JoinOpen((1,), "code", "4711", bytes(33)),
     m.JoinExchange(1, bytes(33)),
     m.JoinConfirm(HASH),

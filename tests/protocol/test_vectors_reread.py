@@ -336,6 +336,41 @@ def test_a_bulk_request_and_answer_have_the_sizes_of_the_text() -> None:
         assert len(raw) != 9 or raw[0] > 1 or (size != 0 if raw[0] else not 0 < size <= 64 << 20)
 
 
+
+# --- 6.6: ranges of packs ---------------------------------------------------------------------------------------------
+
+
+def range_fingerprint(names: list[bytes]) -> bytes:
+    return blake3(b"hinet/1/range\0" + len(names).to_bytes(8, "big") + b"".join(names)).digest()[:16]
+
+
+def test_ranges_of_packs_are_told_apart_as_the_text_says() -> None:
+    found = vectors("6-ranges")
+    for one in found["fingerprints"]:
+        assert range_fingerprint([bytes.fromhex(name) for name in one["names"]]).hex() == one["fingerprint"]
+    held = [(bytes.fromhex(name), size) for name, size in found["held"]]
+    kinds = []
+    for one in found["answers"]:
+        lower, upper, theirs = map(bytes.fromhex, one["asked"])
+        inside = [[name, size] for name, size in held if name >= lower and (name < upper or not upper)]
+        tag, fields = msgpack.unpackb(bytes.fromhex(one["hex"]))
+        ((kind, names, more, parts),) = fields["answers"]
+        kinds.append(kind)
+        assert (tag, more) == (51, False)
+        if kind == 0:
+            assert range_fingerprint([name for name, _ in inside]) == theirs
+        elif kind == 1:
+            assert names == inside
+            assert not theirs or len(inside) <= 32
+        else:
+            assert 2 <= len(parts) <= 64
+            assert parts[-1][0] == b""
+            for begin, (end, said) in zip([lower, *(end for end, _ in parts)], parts, strict=False):
+                part = [name for name, _ in inside if name >= begin and (name < end or not end)]
+                assert range_fingerprint(part) == said
+    assert set(kinds) == {0, 1, 2}
+
+
 # --- 2: keys and their names ------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from hinet_node.errors import IntegrityError, NoSpace
 from hinet_node.real.disk_calls import SystemCalls, sync
+from hinet_node.real.disk_direct import DIRECT_FLAG, may_go_direct, refused_direct
 from hinet_node.real.disk_names import TEMPORARY_PREFIX, split_folder, split_name
 from hinet_node.real.lanes import ThreadLane
 
@@ -126,18 +127,28 @@ class RealDisk:
         """As the port says; a failed append leaves the file as it was, so that a resumed download stays whole."""
         *folders, last = split_name(name)
         with self._writing(name), self._folder(folders, make=True) as folder:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = self._calls.open(last, flags, 0o644, dir_fd=folder)
-            try:
-                size = self._calls.fstat(descriptor).st_size
+            if may_go_direct(data):
                 try:
-                    self._write_all(descriptor, data)
-                except BaseException:
-                    with suppress(OSError):  # why the write failed says more, and a torn part is found by its hash
-                        self._calls.ftruncate(descriptor, size)
-                    raise
-            finally:
-                self._calls.close(descriptor)
+                    self._append_to(last, folder, data, DIRECT_FLAG)
+                    return
+                except OSError as error:
+                    if not refused_direct(error):
+                        raise
+            self._append_to(last, folder, data, 0)
+
+    def _append_to(self, last: str, folder: int, data: bytes | memoryview, more_flags: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | more_flags
+        descriptor = self._calls.open(last, flags, 0o644, dir_fd=folder)
+        try:
+            size = self._calls.fstat(descriptor).st_size
+            try:
+                self._write_all(descriptor, data)
+            except BaseException:
+                with suppress(OSError):  # why the write failed says more, and a torn part is found by its hash
+                    self._calls.ftruncate(descriptor, size)
+                raise
+        finally:
+            self._calls.close(descriptor)
 
     def commit(self, part: str, name: str) -> None:
         """As the port says. A part that can't be synced is removed: after a failed fsync nobody knows which of its

@@ -8,8 +8,8 @@ moving packs to `transfer`, answers to `serve`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -18,14 +18,14 @@ from hinet_node.errors import IntegrityError, NetworkError, NodeError
 from hinet_node.ports import Network
 from hinet_node.vault.acceptance import rolled_back
 from hinet_node.vault.bulk import Bulk
+from hinet_node.vault.compare import offered_packs
 from hinet_node.vault.pacing import Limit
 from hinet_node.vault.serve import Server
 from hinet_node.vault.transfer import Transfer, disk_failed
 from hinet_node.vault.vault import Vault
-from hinet_protocol import limits
 from hinet_protocol.errors import HeadMalformed, HeadUnauthorised, ProtocolError, SignatureInvalid
 from hinet_protocol.heads import Head, read_head
-from hinet_protocol.messages import HeadsGet, HeadsList, PacksGet, PacksList, VaultChanged
+from hinet_protocol.messages import HeadsGet, HeadsList, VaultChanged
 from hinet_protocol.packs import pack_bytes_max
 from hinet_protocol.reconcile import needs_exchange, needs_of, plan_pull
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hinet_node.sessions.peers import Peers, Session
 
 _ROUNDS_MAX = 8
-_PACK_PAGES_MAX = 1_024
 _ANNOUNCE_PAUSE_S = 0.05
 _STAYS = frozenset(("E_PACK_REFUSED", "E_HEAD", "E_SIGNATURE", "E_NO_SPACE"))
 """What the owner should know of a sibling after it has left as well."""
@@ -263,7 +262,7 @@ class Replicator:
             came = True
         if not came and follower.asked_at != reply.digest:
             follower.asked_at = reply.digest
-            await self._offered(session)
+            await offered_packs(self._core, session.device, partial(self._ask, session))
         return bool(await self._vault.accept(fresh)) or came if fresh or came else False
 
     def _tell_rollback(self, follower: _Follower, newest: Head, heads: list[Head]) -> None:
@@ -297,7 +296,7 @@ class Replicator:
         held = self._core.store.index.packs()
         if needs.packs <= held.keys():
             return False
-        offered = await self._offered(session)
+        offered = await offered_packs(self._core, session.device, partial(self._ask, session))
         coming = self._transfer.in_flight
         plan = plan_pull(needs, held, {name: size for name, size in offered.items() if name not in coming},
                          size_bytes_max=pack_bytes_max, started=self._core.store.incoming())
@@ -306,21 +305,6 @@ class Replicator:
         begun = self._core.store.incoming()
         self._core.check_room(plan.size_bytes - sum(begun.get(name, 0) for name, _ in plan.packs))
         return await self._transfer.pull(session, plan) > 0
-
-    async def _offered(self, session: Session) -> Mapping[bytes, int]:
-        found: dict[bytes, int] = {}
-        after = b""
-        for _ in range(_PACK_PAGES_MAX):
-            page = await self._ask(session, PacksGet(after, limits.packs_list_max), PacksList)
-            for name, size in page.packs:
-                if name <= after:
-                    raise NetworkError(f"{session.device.name} lists its packs out of order.")
-                found[name] = size
-                after = name
-            if not page.more or not page.packs:
-                break
-        self._core.met(session.device.public, found)
-        return found
 
     async def _ask(self, session: Session, question: Any, answer: Any) -> Any:
         reply = await session.request(question, timeout_s=self._core.settings.request_timeout_s)

@@ -17,7 +17,17 @@ from hinet_node.vault.core import VaultCore
 from hinet_node.vault.pacing import Limit
 from hinet_protocol import limits
 from hinet_protocol.bulk import PackRequest, encode_answer
-from hinet_protocol.messages import HeadsGet, HeadsList, PackBytes, PackRead, PacksGet, PacksList
+from hinet_protocol.messages import (
+    HeadsGet,
+    HeadsList,
+    PackBytes,
+    PackRead,
+    PacksGet,
+    PacksList,
+    RangesGet,
+    RangesList,
+)
+from hinet_protocol.ranges import answer
 
 if TYPE_CHECKING:
     from hinet_node.sessions.peers import Session
@@ -32,6 +42,8 @@ class Server:
     def __init__(self, core: VaultCore, limit: Limit) -> None:
         self._core = core
         self._limit = limit
+        self._sorted: tuple[int, list[tuple[bytes, int]]] = (-1, [])
+        """What is held, as it was at a number of the index's changes."""
 
     async def heads_get(self, session: Session, message: HeadsGet) -> HeadsList:
         digest = self._core.digest()
@@ -53,6 +65,12 @@ class Server:
     async def packs_get(self, session: Session, message: PacksGet) -> PacksList:
         rows = self._core.store.index.packs_after(message.after, message.limit + 1)
         return PacksList(tuple(rows[:message.limit]), len(rows) > message.limit)
+
+    async def ranges_get(self, session: Session, message: RangesGet) -> RangesList:
+        index = self._core.store.index
+        if self._sorted[0] != index.changes:
+            self._sorted = (index.changes, sorted(index.packs().items()))
+        return RangesList(answer(self._sorted[1], message.ranges))
 
     async def pack_read(self, session: Session, message: PackRead) -> PackBytes:
         store = self._core.store
@@ -103,7 +121,8 @@ class Server:
 
     def handlers(self) -> list[tuple[type, Any]]:
         """Message class and handler."""
-        return [(HeadsGet, self.heads_get), (PacksGet, self.packs_get), (PackRead, self.pack_read)]
+        return [(HeadsGet, self.heads_get), (PacksGet, self.packs_get), (PackRead, self.pack_read),
+                (RangesGet, self.ranges_get)]
 
 
 def _not_here(pack: bytes) -> NodeError:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
 import threading
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
 
 from hinet_node.errors import IntegrityError, NoSpace
 from hinet_node.ports import Disk
+from hinet_node.real import disk_direct
 from hinet_node.real.disk import RealDisk
 from hinet_node.real.disk_names import TEMPORARY_PREFIX
 from hinet_simnet.disk import MemoryDisk
@@ -334,3 +337,39 @@ def test_what_a_killed_process_renamed_is_durable_once_the_next_one_has_tidied_u
     history, end = History(filesystem.record), len(filesystem.record)
     for outcome in outcomes(history, end, Random(1), 32):
         assert history.state(end, outcome).tree()["/home/a/b"] == b"new"
+
+
+def pages(content: bytes) -> memoryview:
+    """The content in memory of its own, as a bulk connection's buffer is."""
+    held = mmap.mmap(-1, max(1, len(content)))
+    held.write(content)
+    return memoryview(held)[:len(content)]
+
+
+def test_pieces_that_may_go_past_the_page_cache_come_back_as_they_were(disk: Disk) -> None:
+    content = Random(5).randbytes(300_000)
+    for begin, end in ((0, 8_192), (8_192, 139_264), (139_264, 139_265), (139_265, 204_801), (204_801, 300_000)):
+        disk.append("vault/parts/in-a", pages(content[begin:end]))
+        assert disk.size("vault/parts/in-a") == end
+    disk.commit("vault/parts/in-a", "vault/packs/a")
+    assert disk.read("vault/packs/a") == content
+
+
+def test_a_file_system_that_takes_nothing_directly_gets_it_through_its_cache(tmp_path: Path) -> None:
+    tried = []
+
+    class Strict:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def open(self, path: str, flags: int, *rest: Any, **more: Any) -> int:
+            if flags & disk_direct.DIRECT_FLAG and not flags & os.O_DIRECTORY:
+                tried.append(path)
+                raise OSError(errno.EINVAL, "Invalid argument")
+            return os.open(path, flags, *rest, **more)
+
+    disk = RealDisk(tmp_path / "home", calls=Strict())
+    content = Random(6).randbytes(8_192)
+    disk.append("part", pages(content))
+    assert disk.read("part") == content
+    assert tried == (["part"] if disk_direct.DIRECT_FLAG else [])

@@ -12,7 +12,8 @@ import trio
 
 from hinet_node.errors import NodeError
 from hinet_node.vault.packstore import incoming_path, pack_path
-from hinet_protocol.messages import HeadsGet, PackBytes, PackRead, PacksGet
+from hinet_protocol import limits
+from hinet_protocol.messages import HeadsGet, PackBytes, PackRead, PacksGet, RangesGet, RangesList
 from hinet_simnet.disk import MemoryDisk
 from hinet_simnet.randomness import SeededRandomness
 
@@ -492,4 +493,44 @@ def test_requests_beyond_what_is_held_get_a_clear_refusal(world: Any) -> None:
                 break
             after = page.packs[-1][0]
         assert [row[0] for row in rows] == sorted(left.vault.core.store.on_disk())
+    trio.run(main)
+
+
+def test_a_vault_of_many_packs_is_compared_by_ranges_and_comes_into_step_all_the_same(
+        world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ranges_packs_min", 4)
+
+    async def main() -> None:
+        left, right = await world.node("cloud"), await world.node("laptop")
+        await left.vault.put(b"first", noise(600_000, "first"))
+        async with world.running(left, right):
+            await world.until(lambda: world.in_step(left, right))
+            session = right.peers.sessions[0]
+            session.sent.clear()
+            await left.vault.put(b"second", noise(600_000, "second"))
+            await right.vault.put(b"third", noise(300_000, "third"))
+            await world.until(lambda: world.in_step(left, right) and len(left.vault.core.shown()) == 3)
+            kinds = {type(message) for message in session.sent}
+            assert RangesGet in kinds
+            assert PacksGet not in kinds
+            assert await right.vault.get(b"second") == noise(600_000, "second")
+            assert await left.vault.get(b"third") == noise(300_000, "third")
+    trio.run(main)
+
+
+def test_a_sibling_that_answers_about_ranges_with_nonsense_is_told_of(
+        world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ranges_packs_min", 0)
+
+    async def main() -> None:
+        left, right = await world.node("cloud"), await world.node("laptop")
+        await left.vault.put(b"a", noise(300_000))
+
+        async def lie(session: Any, message: RangesGet) -> RangesList:
+            return RangesList(((1, (), True, ()),) * len(message.ranges))
+
+        left.peers.handlers[RangesGet] = lie
+        async with world.running(left, right):
+            await world.until(lambda: "E_NETWORK" in right.trouble())
+            assert not right.vault.core.store.incoming()
     trio.run(main)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import mmap
 import os
 import select
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, TypeVar
 
@@ -108,7 +110,8 @@ class TlsBulk:
     def __init__(self, tls: ssl.SSLSocket, threads: trio.CapacityLimiter) -> None:
         self._tls = tls
         self._threads = threads
-        self._buffer = memoryview(bytearray())
+        self._buffers: list[memoryview] = []
+        self._second: ThreadPoolExecutor | None = None
         self._over = threading.Event()
         self._working = False
         self._closed = False
@@ -141,22 +144,39 @@ class TlsBulk:
 
     async def receive_into(self, size_bytes: int, sink: Callable[[memoryview], None],
                            pace: Pace | None = None) -> None:
-        if not self._buffer:
-            self._buffer = memoryview(bytearray(PIECE_BYTES))
+        if not self._buffers:
+            self._buffers = [memoryview(mmap.mmap(-1, PIECE_BYTES)) for _ in range(2)]  # pages, as disks like them
+            self._second = ThreadPoolExecutor(1, "bulk sink")
 
         def work() -> None:
-            left = size_bytes
-            while left:
-                want, filled = min(left, PIECE_BYTES), 0
-                while filled < want:
-                    most = min(want, filled + PACED_BYTES) if pace else want
-                    self._wait_turn(most - filled, pace)
-                    while filled < most:
-                        filled += self._receive_some(self._buffer[filled:most])
-                sink(self._buffer[:want])
-                left -= want
+            second = self._second
+            assert second is not None, "made above"
+            waiting: Future[None] | None = None
+            left, turn = size_bytes, 0
+            try:
+                while left:
+                    # One piece is hashed and written while the next one comes.
+                    piece = self._buffers[turn][:min(left, PIECE_BYTES)]
+                    self._fill(piece, pace)
+                    if waiting is not None:
+                        waiting.result()
+                    waiting = second.submit(sink, piece)
+                    left, turn = left - len(piece), 1 - turn
+            finally:
+                if waiting is not None:
+                    wait([waiting])
+            if waiting is not None:
+                waiting.result()
 
         await self._in_thread(work)
+
+    def _fill(self, piece: memoryview, pace: Pace | None) -> None:
+        filled = 0
+        while filled < len(piece):
+            most = min(len(piece), filled + PACED_BYTES) if pace else len(piece)
+            self._wait_turn(most - filled, pace)
+            while filled < most:
+                filled += self._receive_some(piece[filled:most])
 
     async def close(self) -> None:
         self._abort()
@@ -165,6 +185,8 @@ class TlsBulk:
                 await trio.sleep(0.001)  # only when it is closed under another task's call, which ends at once
         if not self._closed:
             self._closed = True
+            if self._second is not None:
+                self._second.shutdown(wait=False)  # it has nothing to do any more
             trio.lowlevel.notify_closing(self._tls.fileno())
             self._tls.close()
 

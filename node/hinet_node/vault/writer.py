@@ -20,6 +20,7 @@ from hinet_protocol.packs import (
     chunk_bytes_max,
     chunk_id,
     chunk_id_key,
+    padding_multiple_bytes,
     slots_max,
 )
 from hinet_protocol.trees import chunks_direct_max, encode_chunk_list
@@ -53,6 +54,7 @@ class PackWriter:
         self._builder: PackBuilder | None = None
         self._parts: list[str] = []
         self._pending = 0
+        self._rest = b""
         self._made: list[bytes] = []
         self.packs: set[bytes] = set()
         self.sealed_chunks = 0
@@ -118,7 +120,11 @@ class PackWriter:
         return self._builder
 
     def _write(self, builder: PackBuilder) -> None:
-        self._do(builder, partial(self._disk.append, self._parts[-1], builder.take()))
+        """Hand on what is sealed, in whole blocks as far as it goes, which disks take best."""
+        ready = self._rest + builder.take()
+        whole = len(ready) - len(ready) % padding_multiple_bytes
+        self._rest = ready[whole:]
+        self._do(builder, partial(self._disk.append, self._parts[-1], ready[:whole]))
         self._pending = 0
 
     def _end(self, builder: PackBuilder, *, last: bool = False) -> None:
@@ -127,7 +133,8 @@ class PackWriter:
         self._builder = None
         self._made.append(summary.name)
         self.packs.add(summary.name)
-        work = partial(self._commit, self._parts[-1], rest, summary)
+        work = partial(self._commit, self._parts[-1], self._rest + rest, summary)
+        self._rest = b""
         if last and self._lane is None:
             work()  # most puts make one small pack, which needs no thread
         else:

@@ -38,7 +38,8 @@ def test_every_kind_of_damaged_pack_is_fetched_from_a_sibling(world: Any, tmp_pa
         left, right = await pair(world, tmp_path)
         pack = holder_of(right, b"large")
         damage(tmp_path / "laptop" / pack_path(pack))
-        async with world.running(left, right):
+        # What is on this disk under another name needs no sibling, who might be quicker.
+        async with world.running(*(() if kind == "another name" else (left,)), right):
             report = await right.vault.repair(timeout_s=10)
             assert report.ok, report
             (item,) = [one for one in report.items if one.outcome in (FETCHED, PUT_BACK)]

@@ -231,9 +231,14 @@ class Replicator:
             for session in self._peers.sessions:
                 self._follow(nursery, session)
             keys = frozenset(self._core.household.epoch_keys())
-            if keys != self._keys_seen:
+            if keys != self._keys_seen or self._core.head_due():
                 self._keys_seen = keys
-                await self._vault.keys_changed()
+                try:
+                    await self._vault.keys_changed()
+                except NodeError as error:
+                    self._core.note_error(error, self._core.household.device_public)
+                except OSError as error:
+                    self._core.note_error(disk_failed(error), self._core.household.device_public)
             await self._transfer.tidy()
 
     # ---- one sibling ---------------------------------------------------------------------------------------------
@@ -254,7 +259,7 @@ class Replicator:
         if its_newest is not None:
             self._tell_rollback(follower, its_newest, heads)
         self._core.peers_hold[public] = frozenset(head.hash for head in heads)
-        fresh = [head for head in heads if self._core.heads.judge(head).kind in ("new", "fork")]
+        fresh = self._core.heads.fresh(heads)
         came = False
         for _ in range(_ROUNDS_MAX):
             if not await self._pull_round(session, fresh):

@@ -304,7 +304,7 @@ class Household(RuleBasedStateMachine):
             assert not needs.unknown_lists
             assert needs.packs <= core.store.index.packs().keys(), (device.node.member.name, "lacks packs")
             trouble = [(code, what.what) for (code, _), what in core.trouble.items()
-                       if code not in ("E_FORK", "E_TREE_UNREADABLE" if device.late else "")]
+                       if code not in ("E_FORK", "E_NETWORK", "E_TREE_UNREADABLE" if device.late else "")]
             assert not trouble, (device.node.member.name, trouble)
 
     def restorable(self, device: Device) -> None:
@@ -482,13 +482,14 @@ class Household(RuleBasedStateMachine):
         except (PowerCut, BaseExceptionGroup):
             assert left.node.disk.dead
         came = [left.knows, *left.heads.values()], [right.knows, *right.heads.values()]
+        authors = {*left.heads, *right.heads, *(one.public for one in (left, right) if not one.keeper)}
         for device, brought in ((left, came[1]), (right, came[0])):
             maybe = Knows(frozenset(), frozenset().union(*(one.maybe for one in brought)))
             device.knows = device.knows.join(maybe)
             if device.reads:
                 device.heads[device.public] = device.knows
             else:
-                device.heads = {author: known.join(maybe) for author, known in device.heads.items()}
+                device.heads = {author: device.heads.get(author, Knows()).join(maybe) for author in authors}
         if fuse is not None:
             left.node.disk.crash()
             self.reopen(left)

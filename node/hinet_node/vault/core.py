@@ -55,7 +55,7 @@ class VaultCore:
         self.store = PackStore(disk, household, settings.index_path)
         self.heads = HeadStore(disk, household.identity_id, household.device_public, settings.heads_kept)
         self.reader = ChunkReader(self.store, household, self.note_damage)
-        self.view = View()
+        self.view = View(household)
         self.twins = Twins(self)
         self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings,
                                    self.reader.pack_holding, lambda more: self.acceptance.given_up(more),

@@ -65,7 +65,7 @@ class Replicator:
         self._followers: dict[bytes, _Follower] = {}
         self._changed = trio.Event()
         self._grown = trio.Event()
-        self._keys_seen: frozenset[bytes] = frozenset(self._core.household.epoch_keys())
+        self._known = self._what_chain_says()
         self.limit = Limit(self._core.clock, self._core.settings.rate)
         self._server = server = Server(self._core, self.limit)
         self._bulk = None if network is None else Bulk(network, self._core.randomness, server)
@@ -230,9 +230,9 @@ class Replicator:
             self._grown = trio.Event()
             for session in self._peers.sessions:
                 self._follow(nursery, session)
-            keys = frozenset(self._core.household.epoch_keys())
-            if keys != self._keys_seen or self._core.head_due():
-                self._keys_seen = keys
+            known = self._what_chain_says()
+            if known != self._known or self._core.head_due():
+                self._known = known
                 try:
                     await self._vault.keys_changed()
                 except NodeError as error:
@@ -240,6 +240,11 @@ class Replicator:
                 except OSError as error:
                     self._core.note_error(disk_failed(error), self._core.household.device_public)
             await self._transfer.tidy()
+
+    def _what_chain_says(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
+        """The epochs whose keys are here, and all devices: with more of them trees may open that did not before."""
+        household = self._core.household
+        return frozenset(household.epoch_keys()), frozenset(household.names())
 
     # ---- one sibling ---------------------------------------------------------------------------------------------
 

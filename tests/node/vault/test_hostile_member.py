@@ -466,3 +466,45 @@ def test_names_of_others_never_lead_out_of_the_folder(world: Any, evil: Evil, na
         assert refused.value.code == "E_NAME_ESCAPES"
         assert not list(tmp_path.rglob("*x*"))
     trio.run(main)
+
+
+# ---- devices that never were -----------------------------------------------------------------------------------------
+
+
+def invented(count: int) -> list[bytes]:
+    return [blake3(b"no device %d" % number).digest() for number in range(count)]
+
+
+def test_a_vector_full_of_devices_that_never_were_keeps_nobody_from_writing(world: Any, evil: Evil) -> None:
+    """The next head of whoever takes it up counts them too, and would have more rows than a head may have."""
+    async def main() -> None:
+        victim, other = await world.node("victim"), await world.node("other")
+        await victim.vault.put(b"mine", b"1")
+        vector = sorted([[evil.member.public, 1], *([name, 7] for name in invented(1_023))])
+        evil.publish((b"a", evil.row()), vector=vector)
+        await pulled(world, victim, evil, lambda: b"a" in victim.vault.core.shown())
+        await victim.vault.put(b"mine", b"2")
+        async with world.running(victim, other):
+            await world.until(lambda: len(other.vault.core.shown()) == 2)
+        assert await other.vault.get(b"mine") == b"2"
+        await other.vault.put(b"theirs", b"3")
+        assert len(other.vault.core.heads.own().vector) <= 3
+    trio.run(main)
+
+
+@pytest.mark.parametrize("lie", ["device", "seen"])
+def test_a_version_of_a_device_that_never_was_is_left_out(world: Any, evil: Evil, lie: str) -> None:
+    """Else the next edit of that file has seen more devices than anybody reads, and takes its whole page with it."""
+    async def main() -> None:
+        victim = await world.node("victim")
+        names = invented(1_000)
+        vector = sorted([[evil.member.public, 1], *([name, 7] for name in names)])
+        rows = (evil.row(seen=sorted([name, 7] for name in names)) if lie == "seen" else
+                evil.row(device=names[0], counter=7))
+        evil.publish((b"a", rows), vector=vector)
+        await pulled(world, victim, evil, lambda: False)
+        assert victim.trouble() == {"E_TREE_UNREADABLE"}
+        await victim.vault.put(b"a", b"mine")
+        await victim.open()
+        assert await victim.vault.get(b"a") == b"mine"
+    trio.run(main)

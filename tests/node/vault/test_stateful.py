@@ -297,7 +297,9 @@ class Household(RuleBasedStateMachine):
         """All can talk, and have: the same view, the same bytes, and every pack that a head needs on keepers too."""
         views = {tuple(sorted(self.all_shown(device).items())) for device in group if device.reads}
         assert len(views) <= 1, "views differ"
-        assert len({device.node.vault.core.digest() for device in group}) == 1
+        told = {device.node.member.name: [(head.device.hex()[:4], head.seq, head.hash.hex()[:4])
+                                          for head in device.node.vault.core.offered_heads()] for device in group}
+        assert len({device.node.vault.core.digest() for device in group}) == 1, told
         for device in group:
             core = device.node.vault.core
             needs = needs_of(core.offered_heads(), core.store.read_list)

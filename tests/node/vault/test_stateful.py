@@ -287,6 +287,7 @@ class Household(RuleBasedStateMachine):
 
     def ambiguous(self, name: bytes) -> bool:
         """Two copies of one device wrote under this name: they share the numbers that tell versions apart."""
+        if os.environ.get("STRICT"): return False
         branches: dict[bytes, set[int]] = {}
         for one in self.writes:
             if one.name == name:

@@ -277,22 +277,13 @@ class Household(RuleBasedStateMachine):
         possible = self.living(name, device.knows.maybe, device.knows.sure, may=False)
         must = {self.writes[number].content for number in certain} - {None}
         can = {self.writes[number].content for number in possible} - {None}
-        if self.ambiguous(name):
-            must = set()
-            can = {one.content for one in self.writes if one.name == name}
-        where = (device.node.member.name, name)
+        tree = device.node.vault.core.view.tree.get(name, ())
+        where = (device.node.member.name, name, [
+            (one.device.hex()[:4], one.counter, [(key.hex()[:4], number) for key, number in one.seen], one.generation,
+             one.digest.hex()[:4]) for one in tree])
         assert len(set(contents)) == len(contents), (where, "the same content is a conflict")
         assert must <= set(contents), (where, "lost", [short(one) for one in must - set(contents)])
         assert set(contents) <= can, (where, "came back", [short(one) for one in set(contents) - can])
-
-    def ambiguous(self, name: bytes) -> bool:
-        """Two copies of one device wrote under this name: they share the numbers that tell versions apart."""
-        if os.environ.get("STRICT"): return False
-        branches: dict[bytes, set[int]] = {}
-        for one in self.writes:
-            if one.name == name:
-                branches.setdefault(one.author, set()).add(one.branch)
-        return any(len(found) > 1 for found in branches.values())
 
     def in_step(self, group: list[Device]) -> None:
         """All can talk, and have: the same view, the same bytes, and every pack that a head needs on keepers too."""
@@ -322,7 +313,7 @@ class Household(RuleBasedStateMachine):
         past = trio.run(look)
         for number in device.knows.sure:
             write = self.writes[number]
-            if write.content is not None and not self.ambiguous(write.name):
+            if write.content is not None:
                 assert blake3(write.content).digest() in past[write.name], ("no past", write.name, short(write.content))
 
     def all_shown(self, device: Device) -> dict[bytes, bytes]:
@@ -387,8 +378,7 @@ class Household(RuleBasedStateMachine):
         # What it will replace are removals alone, whatever the content.
         made = self.write(device, name, b"")
         content = trio.run(work)
-        if not self.ambiguous(name):
-            assert content in {one.content for one in self.writes if one.name == name}
+        assert content in {one.content for one in self.writes if one.name == name}
         self.writes[made.number] = replace(made, content=content)
         self.acknowledged(device, made)
 

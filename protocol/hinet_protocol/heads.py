@@ -35,6 +35,8 @@ pack_lists_max = 64
 settles_max = 64
 pack_list_magic = b"HINETPL\x01"
 pack_list_names_max = 262_144
+packs_needed_max = 1_048_576
+"""Of all lists that the heads of one device name: 64 lists alone could name sixteen times as many, in a gigabyte."""
 _pack_list_header_bytes = len(pack_list_magic) + 4
 
 Sign = Callable[[bytes, bytes], bytes]
@@ -156,6 +158,11 @@ def encode_pack_list(names: Iterable[bytes]) -> bytes:
 def is_pack_list(first: bytes) -> bool:
     """Whether a file that begins so (8 bytes suffice) is a pack list rather than a pack."""
     return first[:7] == pack_list_magic[:7]
+
+
+def list_names(size_bytes: int) -> int:
+    """How many names a pack list of this size has."""
+    return max(0, size_bytes - _pack_list_header_bytes) // 32
 
 
 def decode_pack_list(raw: bytes) -> tuple[bytes, ...]:

@@ -6,6 +6,7 @@ merged view to `view`, other edits to `edits`, the past to `history`; waiting an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from blake3 import blake3
@@ -54,7 +55,7 @@ class VaultCore:
         self.store = PackStore(disk, household, settings.index_path)
         self.heads = HeadStore(disk, household.identity_id, household.device_public, settings.heads_kept)
         self.reader = ChunkReader(self.store, household, self.note_damage)
-        self.view = View()
+        self.view = View(household)
         self.twins = Twins(self)
         self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings,
                                    self.reader.pack_holding, lambda more: self.acceptance.given_up(more),
@@ -79,6 +80,8 @@ class VaultCore:
         """What siblings brought is in the view, and no head of this device says so yet."""
         self._take_up()
         self._take_up_older()
+        # Power was lost between keeping a head that a copy of this device made and publishing one that joins the two.
+        self._absorb_due |= any(head.hash not in self.heads.settled for head in self.heads.skipped())
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -115,7 +118,9 @@ class VaultCore:
         whole = whole_heads(offered, self.store.index.packs(), self.store.read_list, self.acceptance.lost())
         kept = self.heads.keep(whole)
         self.twins.met(kept)
-        self._absorb_due |= self._take_up() or (self.heads.own() is None and bool(self.view.tree))
+        # A head of this device that it did not make: its copy's. Others see only the newest, so it must hold both.
+        copied = any(head.device == self.household.device_public for head in kept)
+        self._absorb_due |= self._take_up() or copied or (self.heads.own() is None and bool(self.view.tree))
         self._take_up_older()
         self._absorb_due |= self.twins.due() > 0
         if (self._absorb_due or self.acceptance.must_speak()) and self._may_write():
@@ -134,6 +139,10 @@ class VaultCore:
     def publish_settling(self, heads: Iterable[bytes]) -> None:
         """Publish a head with the view as it is, which settles these heads. Errors: `NoSpace`, `NotAuthorised`."""
         self.publisher.publish(self.publisher.writer(), lambda seq: [], settles=heads)
+
+    def head_due(self) -> bool:
+        """Whether what is in the view has yet to be published, and may be."""
+        return self._absorb_due and self._may_write()
 
     def _may_write(self) -> bool:
         try:
@@ -220,12 +229,15 @@ class VaultCore:
         return self.heads.needed()
 
     def offered_heads(self) -> list[Head]:
-        """What is told to siblings: the heads of devices that may write now, but settled ones. This device's newest is
-        told in any case: nobody else may have it. Those that it went on without are its own affair."""
+        """What is told to siblings: of each device that may write now the newest head, and those that contradict each
+        other, but settled ones. This device's newest is told in any case: nobody else may have it. An older one alone
+        is old to whoever did not see why it counts here, and goes on in the heads of those who took it up."""
         members, own = self.household.members(), self.heads.own()
-        hidden = self.heads.settled.union(head.hash for head in self.heads.skipped())
-        return [head for head in self.heads.current() if head.device in members
-                and (head.hash not in hidden or head == own)]
+        told = [head for head in self.heads.needed() if head.device in members]
+        newest = {head.device: head.seq for head in self.heads.newest().values()}
+        count = Counter((head.device, head.seq) for head in told)
+        return [head for head in (*told, *((own,) if own and own.device in members and own not in told else ()))
+                if head.seq == newest[head.device] or count[head.device, head.seq] > 1]
 
     def digest(self) -> bytes:
         """What is compared with siblings first: the offered heads, and those packs of theirs that are held."""

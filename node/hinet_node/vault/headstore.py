@@ -114,6 +114,21 @@ class HeadStore:
     def judge(self, head: Head) -> Standing:
         return judge(head, self._known.get(head.device, {}))
 
+    def fresh(self, heads: Iterable[Head]) -> list[Head]:
+        """Those of verified heads that would change something. Two of one number that come together prove a fork of
+        long ago as well: whoever missed it must end up with the same heads as those who saw it."""
+        together: dict[tuple[bytes, int], set[bytes]] = {}
+        offered = list(heads)
+        for head in offered:
+            together.setdefault((head.device, head.seq), set()).add(head.hash)
+        found = []
+        for head in offered:
+            kind = self.judge(head).kind
+            forked = kind == "fork" or (kind == "older" and len(together[head.device, head.seq]) > 1)
+            if kind == "new" or (forked and not self._crowded(head.device)):
+                found.append(head)
+        return found
+
     def believable(self, heads: Sequence[Head], members: Collection[bytes]) -> list[Head]:
         """Those of verified heads that claim no absurd number of another member: a device whose last possible number
         is said to be used could write nothing any more. A real claim is ahead by the heads that are on their way."""
@@ -166,12 +181,9 @@ class HeadStore:
         self._wrote = True
 
     def keep(self, heads: Iterable[Head]) -> list[Head]:
-        """Make verified heads durable; those that changed something. An older head that proves no fork is not kept."""
+        """Make verified heads durable; those that are `fresh`."""
         kept = []
-        for head in heads:
-            kind = self.judge(head).kind
-            if kind not in ("new", "fork") or (kind == "fork" and self._crowded(head.device)):
-                continue
+        for head in self.fresh(heads):
             self.write(head)
             self._enter(head)
             if head.device == self._device and not self._wrote:

@@ -24,8 +24,9 @@ from hinet_protocol.heads import (
     packs_inline_max,
     settles_max,
 )
+from hinet_protocol.limits import devices_max
 from hinet_protocol.packs import pack_name
-from hinet_protocol.trees import Version, join
+from hinet_protocol.trees import Vector, Version, join
 
 MakeVersions = Callable[[int], list[tuple[bytes, Version]]]
 """From the number of the head to the versions that it brings."""
@@ -165,8 +166,17 @@ class Publisher:
         return make_head(
             self._household.sign, identity=self._household.identity_id, device=self._household.device_public, seq=seq,
             prev=before.hash if before else b"", epoch=epoch_id, tree_chunk=root, tree_pack=tree_pack, packs=inline,
-            lists=listed, vector=join([*(head.vector for head in taken), ((self._household.device_public, seq),)]),
+            lists=listed, vector=self._vector(taken, seq),
             time=self.now(), settles=settling)
+
+    def _vector(self, taken: Iterable[Head], seq: int) -> Vector:
+        """What this device has taken up. Devices that never were in the household are left out, whoever lists them: a
+        head has room for so many."""
+        devices, members = self._household.names(), self._household.members()
+        rows = [row for row in join(head.vector for head in taken) if row[0] in devices
+                and row[0] != self._household.device_public]
+        rows.sort(key=lambda row: row[0] not in members)
+        return tuple(sorted([*rows[:devices_max - 1], (self._household.device_public, seq)]))
 
     def _before(self) -> Head | None:
         """The own head that the view was made from: the newest one, unless that can't be read."""

@@ -24,7 +24,7 @@ from hinet_node.vault.serve import Server
 from hinet_node.vault.transfer import Transfer, disk_failed
 from hinet_node.vault.vault import Vault
 from hinet_protocol.errors import HeadMalformed, HeadUnauthorised, ProtocolError, SignatureInvalid
-from hinet_protocol.heads import Head, read_head
+from hinet_protocol.heads import Head, list_names, packs_needed_max, read_head
 from hinet_protocol.messages import HeadsGet, HeadsList, VaultChanged
 from hinet_protocol.packs import pack_bytes_max
 from hinet_protocol.reconcile import needs_exchange, needs_of, plan_pull
@@ -65,7 +65,7 @@ class Replicator:
         self._followers: dict[bytes, _Follower] = {}
         self._changed = trio.Event()
         self._grown = trio.Event()
-        self._keys_seen: frozenset[bytes] = frozenset(self._core.household.epoch_keys())
+        self._known = self._what_chain_says()
         self.limit = Limit(self._core.clock, self._core.settings.rate)
         self._server = server = Server(self._core, self.limit)
         self._bulk = None if network is None else Bulk(network, self._core.randomness, server)
@@ -230,11 +230,21 @@ class Replicator:
             self._grown = trio.Event()
             for session in self._peers.sessions:
                 self._follow(nursery, session)
-            keys = frozenset(self._core.household.epoch_keys())
-            if keys != self._keys_seen:
-                self._keys_seen = keys
-                await self._vault.keys_changed()
+            known = self._what_chain_says()
+            if known != self._known or self._core.head_due():
+                self._known = known
+                try:
+                    await self._vault.keys_changed()
+                except NodeError as error:
+                    self._core.note_error(error, self._core.household.device_public)
+                except OSError as error:
+                    self._core.note_error(disk_failed(error), self._core.household.device_public)
             await self._transfer.tidy()
+
+    def _what_chain_says(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
+        """The epochs whose keys are here, and all devices: with more of them trees may open that did not before."""
+        household = self._core.household
+        return frozenset(household.epoch_keys()), frozenset(household.names())
 
     # ---- one sibling ---------------------------------------------------------------------------------------------
 
@@ -250,45 +260,62 @@ class Replicator:
         if not needs_exchange(own_digest, reply.digest):
             self._core.met_equal(public)
             return False
-        heads = self._read_heads(follower, reply)
+        told = self._read_heads(follower, reply)
         if its_newest is not None:
-            self._tell_rollback(follower, its_newest, heads)
-        self._core.peers_hold[public] = frozenset(head.hash for head in heads)
-        fresh = [head for head in heads if self._core.heads.judge(head).kind in ("new", "fork")]
+            self._tell_rollback(follower, its_newest, told)
+        self._core.peers_hold[public] = frozenset(head.hash for head in told)
+        fresh = self._core.heads.fresh(told)
         came = False
         for _ in range(_ROUNDS_MAX):
+            fresh = self._bounded(follower, fresh)
             if not await self._pull_round(session, fresh):
                 break
             came = True
+        fresh = self._bounded(follower, fresh)
         if not came and follower.asked_at != reply.digest:
             follower.asked_at = reply.digest
             await offered_packs(self._core, session.device, partial(self._ask, session))
         return bool(await self._vault.accept(fresh)) or came if fresh or came else False
 
-    def _tell_rollback(self, follower: _Follower, newest: Head, heads: list[Head]) -> None:
+    def _tell_rollback(self, follower: _Follower, newest: Head, told: list[Head]) -> None:
         device = follower.session.device
-        trouble = rolled_back(device.public, device.name, newest.seq, heads)
+        trouble = rolled_back(device.public, device.name, newest.seq, told)
         if trouble is not None:
             follower.noted.add(trouble.code)
             self._core.note(trouble, device.public)
 
     def _read_heads(self, follower: _Follower, reply: HeadsList) -> list[Head]:
         members, name = self._core.household.members(), follower.session.device.name
-        heads = []
+        found = []
         for raw in reply.heads:
             try:
-                heads.append(read_head(raw, identity=self._core.household.identity_id, members=members))
+                found.append(read_head(raw, identity=self._core.household.identity_id, members=members))
             except HeadUnauthorised:
                 continue  # a device that was revoked, or whose certificate has not reached this one yet
             except (HeadMalformed, SignatureInvalid) as error:
                 self._note(follower, IntegrityError(f"{name} sent a head that was refused: {error}", code=error.code,
                                                     next_step=f"Run `hinet-node vault verify` on {name}."))
-        believed = self._core.heads.believable(heads, members)
-        if len(believed) < len(heads):
+        believed = self._core.heads.believable(found, members)
+        if len(believed) < len(found):
             self._note(follower, IntegrityError(f"{name} sent a head that claims numbers which nobody used.",
                                                 code=HeadMalformed.code,
                                                 next_step="See who made it: hinet-node vault status"))
         return believed
+
+    def _bounded(self, follower: _Follower, fresh: list[Head]) -> list[Head]:
+        """Those heads whose lists of packs, as far as they are here, can be read within bounds."""
+        names: dict[bytes, int] = {}
+        for device in {head.device: None for head in fresh}:
+            lists = {name for head in (*self._core.needed_heads(), *fresh) if head.device == device
+                     for name in head.lists}
+            names[device] = sum(list_names(self._core.store.index.pack_size(name) or 0) for name in lists)
+        for device, count in names.items():
+            if count > packs_needed_max:
+                self._note(follower, IntegrityError(
+                    f"The state of {self._core.name_of(device)} names {count} packs, and {packs_needed_max} are "
+                    "the most. It was refused.", code=HeadMalformed.code,
+                    next_step="See who made it: hinet-node vault status"))
+        return [head for head in fresh if names[head.device] <= packs_needed_max]
 
     async def _pull_round(self, session: Session, fresh: list[Head]) -> bool:
         """Pull what the heads need as far as it is known now (a pack list may name more); whether a pack came."""

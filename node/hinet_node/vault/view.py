@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hinet_node.errors import IntegrityError, NoSpace, NotAuthorised
-from hinet_node.vault.items import Item
+from hinet_node.vault.items import Household, Item
 from hinet_node.vault.pages import PageTable
 from hinet_node.vault.reader import ChunkReader
 from hinet_node.vault.writer import PackWriter
@@ -36,7 +36,8 @@ class View:
     """All versions of all files, as the heads that could be opened say. Changed under the vault's writing lock only;
     `shown` may be asked for from any thread and gives a value that never changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, household: Household) -> None:
+        self._household = household
         self._lock = threading.RLock()
         self.tree: dict[bytes, Versions] = {}
         self.unreadable: dict[bytes, str] = {}
@@ -55,10 +56,13 @@ class View:
     def take_up(self, heads: Sequence[Head], reader: ChunkReader, known: Iterable[Head] = (),
                 suspects: Collection[bytes] = ()) -> bool:
         """Merge the trees of heads; whether anything changed. A head that can't be opened stays in `unreadable` and is
-        tried again the next time. What versions say they have seen is held against these heads and `known` ones.
-        Versions that stood here, or that come from `suspects`, and were replaced are kept for `take_replaced`."""
+        tried again the next time. What versions say they have seen is held against these heads and `known` ones, and
+        against who is, or was, in the household. Versions that stood here, or that come from `suspects`, and were
+        replaced are kept for `take_replaced`."""
         changed = False
-        numbers = dict(join(head.vector for head in (*heads, *known)))
+        devices = self._household.names()
+        numbers = {device: number for device, number in join(head.vector for head in (*heads, *known))
+                   if device in devices}
         for head in heads:
             if head.hash in self._taken_heads:
                 continue
@@ -195,7 +199,8 @@ class View:
 
 
 def _refuse_future(page: Mapping[bytes, Versions], numbers: Mapping[bytes, int]) -> None:
-    """A version that has seen what nobody wrote yet would hide it when it comes. Raises TreeMalformed."""
+    """A version that has seen what nobody wrote yet would hide it when it comes; one that has seen a thousand devices
+    that never were leaves no room for those that are. Raises TreeMalformed."""
     for versions in page.values():
         for version in versions:
             if any(number > numbers.get(device, 0)

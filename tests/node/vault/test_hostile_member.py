@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -20,12 +21,12 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from hinet_node.errors import IntegrityError, NodeError, NoSpace
-from hinet_protocol import trees
+from hinet_protocol import heads, trees
 from hinet_protocol.messages import HeadsGet, HeadsList, PackBytes, PackRead, PacksGet, PacksList, VaultChanged
 
 EPOCH, KEY, IDENTITY = b"1" * 32, b"k" * 32, b"I" * 32
 MAGIC = b"HINETPK\1"
-CONTENT, PAGE, ROOT, LIST = 1, 2, 3, 4
+CONTENT, PAGE, ROOT, LIST, PAST = 1, 2, 3, 4, 5
 
 
 def derive(label: str, salt: bytes = b"") -> bytes:
@@ -465,4 +466,212 @@ def test_names_of_others_never_lead_out_of_the_folder(world: Any, evil: Evil, na
             await victim.vault.restore(b"", tmp_path / "deep" / "folder")
         assert refused.value.code == "E_NAME_ESCAPES"
         assert not list(tmp_path.rglob("*x*"))
+    trio.run(main)
+
+
+# ---- devices that never were -----------------------------------------------------------------------------------------
+
+
+def invented(count: int) -> list[bytes]:
+    return [blake3(b"no device %d" % number).digest() for number in range(count)]
+
+
+def test_a_vector_full_of_devices_that_never_were_keeps_nobody_from_writing(world: Any, evil: Evil) -> None:
+    """The next head of whoever takes it up counts them too, and would have more rows than a head may have."""
+    async def main() -> None:
+        victim, other = await world.node("victim"), await world.node("other")
+        await victim.vault.put(b"mine", b"1")
+        vector = sorted([[evil.member.public, 1], *([name, 7] for name in invented(1_023))])
+        evil.publish((b"a", evil.row()), vector=vector)
+        await pulled(world, victim, evil, lambda: b"a" in victim.vault.core.shown())
+        await victim.vault.put(b"mine", b"2")
+        async with world.running(victim, other):
+            await world.until(lambda: len(other.vault.core.shown()) == 2)
+        assert await other.vault.get(b"mine") == b"2"
+        await other.vault.put(b"theirs", b"3")
+        assert len(other.vault.core.heads.own().vector) <= 3
+    trio.run(main)
+
+
+@pytest.mark.parametrize("lie", ["device", "seen"])
+def test_a_version_of_a_device_that_never_was_is_left_out(world: Any, evil: Evil, lie: str) -> None:
+    """Else the next edit of that file has seen more devices than anybody reads, and takes its whole page with it."""
+    async def main() -> None:
+        victim = await world.node("victim")
+        names = invented(1_000)
+        vector = sorted([[evil.member.public, 1], *([name, 7] for name in names)])
+        rows = (evil.row(seen=sorted([name, 7] for name in names)) if lie == "seen" else
+                evil.row(device=names[0], counter=7))
+        evil.publish((b"a", rows), vector=vector)
+        await pulled(world, victim, evil, lambda: False)
+        assert victim.trouble() == {"E_TREE_UNREADABLE"}
+        await victim.vault.put(b"a", b"mine")
+        await victim.open()
+        assert await victim.vault.get(b"a") == b"mine"
+    trio.run(main)
+
+
+# ---- lists, and what is settled --------------------------------------------------------------------------------------
+
+
+def test_lists_that_name_more_packs_than_fit_into_memory_are_not_read(
+    world: Any, evil: Evil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 lists of 262,144 names are sixteen million names: a gigabyte at each comparison, for ever."""
+    monkeypatch.setattr("hinet_node.vault.replicate.packs_needed_max", 900)
+
+    async def main() -> None:
+        victim = await world.node("victim")
+        await victim.vault.put(b"mine", b"1")
+        names = []
+        for number in range(4):
+            raw = heads.encode_pack_list(blake3(b"%d %d" % (number, at)).digest() for at in range(300))
+            names.append(blake3(raw).digest())
+            evil.packs[names[-1]] = raw
+        root = evil.tree([[b"a", [evil.row()]]])
+        evil.head(root, evil.seal(), lists=sorted(names))
+        read: list[int] = []
+        before = victim.vault.core.store.read_list
+        victim.vault.core.store.read_list = lambda name: (read.append(1), before(name))[1]
+        async with world.running(victim):
+            world.connect(victim, evil)
+            await world.until(lambda: bool(victim.trouble()))
+        assert victim.trouble() == {"E_HEAD"}
+        assert len(read) <= 4, "once, before they had come"
+        await victim.vault.put(b"mine", b"2")
+        await victim.open()
+        assert await victim.vault.get(b"mine") == b"2"
+    trio.run(main)
+
+
+def test_settling_what_others_have_not_taken_up_hides_nothing(world: Any, evil: Evil) -> None:
+    """Not from whoever meets the device or anybody who has taken it up; and it makes nobody talk without end."""
+    async def main() -> None:
+        victim, other = await world.node("victim"), await world.node("other")
+        await victim.vault.put(b"mine", b"1")
+        for number in range(3):
+            newest = victim.vault.core.heads.own()
+            root = evil.tree([[b"a", [evil.row(counter=number + 1)]]])
+            evil.head(root, evil.seal(), number + 1, settles=[newest.hash])
+            evil.heads = evil.heads[-1:]
+            await pulled(world, victim, evil, lambda newest=newest: victim.vault.core.heads.own() != newest)
+            assert not victim.trouble()
+            assert victim.vault.core.heads.own().seq <= newest.seq + 2
+        async with world.running(victim, other):
+            world.connect(other, evil)
+            await world.until(lambda: len(other.vault.core.shown()) == 2)
+        assert await other.vault.get(b"mine") == b"1"
+        await victim.open()
+        assert await victim.vault.get(b"mine") == b"1"
+    trio.run(main)
+
+
+def test_settling_heads_that_never_were_changes_nothing(world: Any, evil: Evil) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        await victim.vault.put(b"mine", b"1")
+        evil.publish((b"a", evil.row()), settles=sorted(invented(64)))
+        await pulled(world, victim, evil, lambda: b"a" in victim.vault.core.shown())
+        assert not victim.trouble()
+        await victim.vault.put(b"mine", b"2")
+        assert victim.vault.core.heads.own().settles == ()
+    trio.run(main)
+
+
+# ---- the past --------------------------------------------------------------------------------------------------------
+
+
+def past(evil: Evil, *rows: list[Any]) -> bytes:
+    """A chunk of past versions; the attributes that name it."""
+    packed = sorted(msgpack.packb(row, use_bin_type=True) for row in rows)
+    listed = [msgpack.unpackb(row) for row in packed]
+    chunk = evil.chunk(PAST, msgpack.packb(["past", 1, listed], use_bin_type=True))
+    return bytes(msgpack.packb({"past": chunk}, use_bin_type=True))
+
+
+def test_a_past_that_branches_at_every_step_costs_what_is_looked_at(world: Any, evil: Evil) -> None:
+    """Thirty steps of eight versions, each of which names all of the step before: 8 to the 30th ways through it."""
+    async def main() -> None:
+        victim = await world.node("victim")
+        attributes = b"\x80"
+        for step in range(30):
+            rows = [[b"note", evil.row(b"%d-%d" % (step, at), counter=step + 1, time=step, attributes=attributes)]
+                    for at in range(8)]
+            attributes = past(evil, *rows)
+        evil.publish((b"note", evil.row(counter=99, attributes=attributes)), seq=99)
+        await pulled(world, victim, evil, lambda: b"note" in victim.vault.core.shown())
+        read = []
+        before = victim.vault.core.history.read
+
+        def look(core: Any) -> tuple[int, int]:
+            core.history.read = lambda chunk: (read.append(chunk), before(chunk))[1]
+            first = [change for change, _ in zip(core.history.of_file(b"note"), range(5), strict=False)]
+            few = len(read)
+            assert len(first) == 5
+            return few, sum(1 for _ in core.history.of_file(b"note"))
+        few, versions = await victim.vault.look(look)
+        assert few <= 6
+        assert versions == 1 + 30 * 8, "each version once"
+    trio.run(main)
+
+
+@pytest.mark.parametrize("what", ["content", "page", "not there", "itself a page of a tree"])
+def test_a_past_that_is_none_ends_the_history_there(world: Any, evil: Evil, what: str) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        chunk = {"content": lambda: evil.chunk(CONTENT, b"no past"), "page": lambda: evil.chunk(PAGE, b"\x93"),
+                 "not there": lambda: b"?" * 32,
+                 "itself a page of a tree": lambda: evil.chunk(PAST, msgpack.packb(["page", 1, []]))}[what]()
+        attributes = msgpack.packb({"past": chunk}, use_bin_type=True)
+        seen = [[evil.member.public, 1]]
+        evil.publish((b"note", evil.row(counter=2, seen=seen, attributes=attributes)), seq=2)
+        await pulled(world, victim, evil, lambda: b"note" in victim.vault.core.shown())
+        changes = await victim.vault.look(lambda core: list(core.history.of_file(b"note")))
+        assert [(change.what, change.ends) for change in changes] == [("changed", True)]
+        await victim.vault.put(b"note", b"mine")
+        await victim.vault.remove([b"note"])
+        version = await victim.vault.look(lambda core: core.history.last_content(b"note"))
+        await victim.vault.put_back({b"note": version})
+        assert await victim.vault.get(b"note") == b"mine"
+    trio.run(main)
+
+
+def test_a_past_that_tells_of_content_that_never_was_is_told_when_it_is_asked_for(world: Any, evil: Evil) -> None:
+    async def main() -> None:
+        victim = await world.node("victim")
+        true = evil.row(b"what stands there")
+        lie = evil.row(b"what was said", size=99, digest=b"d" * 32, chunks=evil.chunk(CONTENT, b"another"))
+        attributes = past(evil, [b"note", lie])
+        evil.publish((b"note", [*true[:-1], attributes]))
+        await pulled(world, victim, evil, lambda: b"note" in victim.vault.core.shown())
+        _, older = await victim.vault.look(lambda core: list(core.history.of_file(b"note")))
+        with pytest.raises(IntegrityError):
+            await victim.vault.look(lambda core: b"".join(core.content(older.version)))
+        assert await victim.vault.get(b"note") == b"what stands there"
+    trio.run(main)
+
+
+@pytest.mark.parametrize("attributes", [
+    b"", b"\xc0", b"\x81", b"\x80\x80", b"\x90", b"\xff" * 4_096, b"\xdf\xff\xff\xff\xff",
+    msgpack.packb({"mode": 0o4777, "mtime": 2**63 - 1}), msgpack.packb({"mode": 0o755, "mtime": -(2**63)}),
+    msgpack.packb({"mode": "x", "mtime": "y", "past": 7}), msgpack.packb({"mtime": 2**64 - 1}),
+])
+def test_attributes_of_any_kind_spoil_neither_list_nor_file(
+    world: Any, evil: Evil, tmp_path: Path, attributes: bytes
+) -> None:
+    """A file is never made that runs as another user, whatever mode is claimed."""
+    async def main() -> None:
+        victim = await world.node("victim")
+        evil.publish((b"note", evil.row(attributes=attributes)))
+        await pulled(world, victim, evil, lambda: b"note" in victim.vault.core.shown())
+        if not attributes:
+            assert victim.trouble() == {"E_TREE_UNREADABLE"}
+            return
+        assert not victim.trouble()
+        for item in await victim.vault.restore(b"", tmp_path):
+            made = tmp_path / item.name.decode()
+            assert made.read_bytes() == b"evil"
+            assert made.stat().st_mode & 0o7022 == 0
+        await victim.vault.put(b"note", b"mine")
+        assert await victim.vault.get(b"note") == b"mine"
     trio.run(main)

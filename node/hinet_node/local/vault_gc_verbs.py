@@ -6,6 +6,7 @@ Leaves the work to `hinet_node.vault`; here is what an owner asks for in one go,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hinet_node.api import Emit, Handler, whole_number_of
@@ -64,12 +65,14 @@ class _Verbs:
         if args.get("apply") is True:
             return await self._apply(retention, emit, reads=reads, now=args.get("now") is True)
         moving = _Moving(emit)
-        rewritten: list[int] = [0]
+        rewritten, emptied = [0], list[PackUse]()
         plan = None
         if reads:
             def only_count(marks: Marks, choice: Choice) -> None:
-                rewritten[0] = repack.bytes_to_move(choice, _worth_rewriting(choice))
+                emptied.extend(_worth_rewriting(choice))
+                rewritten[0] = repack.bytes_to_move(choice, emptied)
             plan = await self._vault.plan(retention, rewrite=only_count, pause=moving.looked)
+            plan = replace(plan, unneeded=plan.unneeded.union(use.name for use in emptied))
         swept = await self._vault.sweep(packs_max=1 << 30, dry_run=True, waive_age=args.get("now") is True,
                                         unneeded=plan.unneeded if plan is not None else None)
         swept.retained_by.pop(self._household.device_public, None)  # it says so when the collection is applied

@@ -114,7 +114,6 @@ class Marker:
         now = set(versions)
         kept = lost = 0
         content_kept = not all(version.deleted for version in versions)
-        content_lost = False
         for step in walk([(name, version) for version in versions], self._read_past, self._now_s):
             row = (step.name, step.version)
             chunk = past_of(step.version)
@@ -129,11 +128,15 @@ class Marker:
                 content_kept = content_kept or not step.version.deleted
                 yield from held_by.get(row, ())
                 yield from self._content(step.version)
-            else:
+            elif not step.version.deleted and self._held(step.version):
                 lost += 1
-                content_lost = content_lost or not step.version.deleted
         if lost:
-            self.lost.add(name, lost, content_lost and not content_kept)
+            self.lost.add(name, lost, not content_kept)
+
+    def _held(self, version: Version) -> bool:
+        """Whether its content is here still, by what the index says of its first chunk."""
+        first = next(version.chunk_ids(), None)
+        return first is not None and self._index.pack_of(first) is not None
 
     def _read_past(self, chunk_id: bytes) -> tuple[PastRow, ...] | None:
         try:

@@ -185,12 +185,11 @@ class Collector:
 
     def give_up(self, plan: Plan) -> bool:
         """Publish a head that retains what the plan found needed; whether one was due. Edits that came after the plan
-        was made are looked at first. Errors: `NoSpace`, `NotAuthorised`."""
+        was made are looked at when the head is made. Errors: `NoSpace`, `NotAuthorised`."""
         core = self._core
         own = core.heads.own()
         core.publisher.epoch()
-        again = core.retaining.reached_again(plan.unneeded)
-        core.ledger.set_unneeded(plan.unneeded - again)
+        core.ledger.set_unneeded(plan.unneeded)
         self._remember(plan.retention)
         self.judged |= self._given_up_by_others() - core.ledger.unneeded
         mine = self._packs_of([own]) if own is not None else frozenset()

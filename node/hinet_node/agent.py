@@ -32,6 +32,7 @@ from hinet_node.rates import read_rate
 from hinet_node.sessions import seen
 from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
+from hinet_node.vault.upkeep import Upkeep
 from hinet_protocol.errors import CloneDetected, DeviceRevoked
 from hinet_protocol.identity import fingerprint
 from hinet_protocol.recovering import RECOVER_PROTOCOL
@@ -77,6 +78,7 @@ class Agent:
         self.vault: Vault
         self.peers: Peers
         self.replicator: Replicator
+        self.upkeep: Upkeep
         self.inviter: Inviter
         self.learning: Learning
         self.tending: Tending
@@ -133,6 +135,7 @@ class Agent:
                                lambda: [session.device.public for session in self.peers.sessions], self.log)
         self.membership.on_growth(self._chain_grew)
         self.replicator = Replicator(self.vault, self.peers, self.ports.network)
+        self.upkeep = Upkeep(self.vault, self.peers, self.ports.clock, self.log)
         await nursery.start(self.replicator.run)
         await nursery.start(self._watch_peers)
         await nursery.start(self.peers.run)
@@ -141,6 +144,7 @@ class Agent:
         await nursery.start(self.inviter.run)
         nursery.start_soon(self._remember_now_and_then)
         nursery.start_soon(self.tending.run)
+        nursery.start_soon(self.upkeep.run)
         await nursery.start(self.learning.run)
         if self._socket is not None:
             await nursery.start(socket_server.serve, self.api, self._socket, self._unexpected)

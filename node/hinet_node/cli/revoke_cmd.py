@@ -66,4 +66,6 @@ def _done(done: dict[str, Any]) -> list[str]:
         lines.append(output.style(f"  They do not know yet, until they are met: "
                                   f"{output.clean(', '.join(done['not_told']))}.", "yellow"))
         lines.append(f"  Who still has to be told: {context.typed('status')}")
+    lines.append("  What is written from now on is sealed under the new key. To move the rest under it as well: "
+                 + context.typed("vault reseal"))
     return lines

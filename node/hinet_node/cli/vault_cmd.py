@@ -9,7 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet_node.cli import output, root, vault_conflicts_cmd, vault_local, vault_past_cmd, vault_repair_cmd
+from hinet_node.cli import (
+    output,
+    root,
+    vault_conflicts_cmd,
+    vault_gc_cmd,
+    vault_local,
+    vault_past_cmd,
+    vault_repair_cmd,
+)
 from hinet_node.cli.add_report import say_what_was_left_out
 from hinet_node.cli.vault_text import status_lines
 
@@ -87,6 +95,7 @@ app.command()(vault_repair_cmd.repair)
 
 
 vault_past_cmd.add_to(app)
+vault_gc_cmd.add_to(app)
 app.add_typer(vault_conflicts_cmd.app, name="conflicts")
 
 

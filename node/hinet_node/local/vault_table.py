@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from hinet_node.api import Handler
 from hinet_node.belonging.membership import Membership
+from hinet_node.local.vault_gc_verbs import vault_gc_verbs
 from hinet_node.local.vault_heads_verbs import vault_heads_verbs
 from hinet_node.local.vault_past_verbs import vault_past_verbs
 from hinet_node.local.vault_repair_verbs import vault_repair_verbs
@@ -17,4 +18,5 @@ def all_vault_verbs(vault: Vault, disk: Disk, membership: Membership) -> dict[st
     """The handlers, by verb."""
     return {**vault_verbs(vault, disk, membership.names, membership),
             **vault_past_verbs(vault, membership.names, membership),
-            **vault_heads_verbs(vault, membership.names, membership), **vault_repair_verbs(vault)}
+            **vault_heads_verbs(vault, membership.names, membership), **vault_repair_verbs(vault),
+            **vault_gc_verbs(vault, membership.names, membership)}

@@ -15,15 +15,21 @@ from hinet_node.errors import IntegrityError, NodeError, NoSpace, NotAuthorised,
 from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault import adding
 from hinet_node.vault.acceptance import Acceptance
+from hinet_node.vault.collect import Collector
+from hinet_node.vault.counting import count
 from hinet_node.vault.edits import Edit, Edits
 from hinet_node.vault.finding import Placed
 from hinet_node.vault.headstore import HeadStore
 from hinet_node.vault.history import History
 from hinet_node.vault.items import Household, Item, OnProgress, Trouble, VaultSettings
+from hinet_node.vault.ledger import Ledger
 from hinet_node.vault.looks import Looks
 from hinet_node.vault.packstore import PackStore
+from hinet_node.vault.pins import Pins
 from hinet_node.vault.publish import Publisher
 from hinet_node.vault.reader import ChunkReader
+from hinet_node.vault.reseal import Reseal
+from hinet_node.vault.retaining import Retaining
 from hinet_node.vault.sources import Source, room_bytes, source_stat
 from hinet_node.vault.twins import Twins
 from hinet_node.vault.view import View, item_of
@@ -57,9 +63,16 @@ class VaultCore:
         self.reader = ChunkReader(self.store, household, self.note_damage)
         self.view = View(household)
         self.twins = Twins(self)
+        own = self.heads.own()
+        self.ledger = Ledger(disk, needs_of([own] if own else [], self.store.read_list).packs)
+        self.pins = Pins(clock)
+        self.collector = Collector(self)
+        self.retaining = Retaining(household, self.store, self.heads, self.view, self.ledger, self.reader,
+                                   self.collector.marker)
         self.publisher = Publisher(disk, randomness, clock, household, self.store, self.heads, self.view, settings,
                                    self.reader.pack_holding, lambda more: self.acceptance.given_up(more),
-                                   self.twins)
+                                   self.twins, self.retaining, self.pins)
+        self.reseal = Reseal(self)
         self.edits = Edits(self)
         self.history = History(self)
         self.looks = Looks(self.store.index, randomness.draw)
@@ -74,8 +87,8 @@ class VaultCore:
         """Device -> how often this one has compared with it, pulled and come to an end, since the start."""
         self.arrived_from: dict[bytes, str] = {}
         """Pack -> name of the sibling that it came from; the last ones."""
-        self._digest: tuple[tuple[frozenset[bytes], int], bytes, frozenset[bytes]] = (
-            (frozenset(), -1), b"", frozenset())
+        self._digest: tuple[tuple[frozenset[bytes], int, int], bytes, frozenset[bytes]] = (
+            (frozenset(), -1, -1), b"", frozenset())
         self._absorb_due = False
         """What siblings brought is in the view, and no head of this device says so yet."""
         self._take_up()
@@ -123,7 +136,7 @@ class VaultCore:
         self._absorb_due |= self._take_up() or copied or (self.heads.own() is None and bool(self.view.tree))
         self._take_up_older()
         self._absorb_due |= self.twins.due() > 0
-        if (self._absorb_due or self.acceptance.must_speak()) and self._may_write():
+        if (self._absorb_due or self.acceptance.must_speak()) and self.may_write():
             try:
                 self.publisher.publish_twins()
                 if self.acceptance.must_speak():
@@ -142,9 +155,10 @@ class VaultCore:
 
     def head_due(self) -> bool:
         """Whether what is in the view has yet to be published, and may be."""
-        return self._absorb_due and self._may_write()
+        return self._absorb_due and self.may_write()
 
-    def _may_write(self) -> bool:
+    def may_write(self) -> bool:
+        """Whether this device may publish a head now."""
         try:
             self.publisher.epoch()
             self.publisher.refuse_doubt()
@@ -156,9 +170,12 @@ class VaultCore:
         if not self.household.epoch_keys():
             return False
         # This device's own first: whatever others bring, there is room for what is here already.
-        own = self.household.device_public
-        changed = self.view.take_up(sorted(self.heads.current(), key=lambda head: head.device != own), self.reader,
-                                    suspects=self.twins.suspects())
+        own, current, suspects = self.household.device_public, self.heads.current(), self.twins.suspects()
+        changed = self.view.take_up([head for head in current if head.device == own], self.reader, current,
+                                    suspects=suspects)
+        if self.ledger.unneeded:
+            self.view.follow_changes()  # what others bring may refer to packs that were given up
+        changed |= self.view.take_up(current, self.reader, suspects=suspects)
         self.twins.look(self.view.take_replaced())
         for code, subject in tuple(self.trouble):
             if code == "E_TREE_UNREADABLE":
@@ -225,8 +242,9 @@ class VaultCore:
     # ---- what is known -------------------------------------------------------------------------------------------
 
     def needed_heads(self) -> Sequence[Head]:
-        """The heads whose packs are wanted here."""
-        return self.heads.needed()
+        """The heads whose packs are wanted here: those that nobody settled and that count (SPEC.md, 6.10)."""
+        overruled = count(self.heads, self.household, self.ledger).overruled
+        return [head for head in self.heads.needed() if head not in overruled]
 
     def offered_heads(self) -> list[Head]:
         """What is told to siblings: of each device that may write now the newest head, and those that contradict each
@@ -240,11 +258,11 @@ class VaultCore:
                 if head.seq == newest[head.device] or count[head.device, head.seq] > 1]
 
     def digest(self) -> bytes:
-        """What is compared with siblings first: the offered heads, and those packs of theirs that are held."""
-        heads = self.offered_heads()
-        state = (frozenset(head.hash for head in heads), self.store.index.changes)
+        """What is compared with siblings first: the offered heads, and those packs that are needed and held."""
+        hashes = frozenset(head.hash for head in self.offered_heads())
+        state = (hashes, self.store.index.changes, self.ledger.changes)
         if self._digest[0] != state:
-            needs = needs_of(heads, self.store.read_list)
+            needs = needs_of([head for head in self.needed_heads() if head.hash in hashes], self.store.read_list)
             held = self.store.index.packs()
             names = frozenset(name for name in needs.packs if name in held)
             self._digest = (state, vault_digest(state[0], names), names)
@@ -255,6 +273,7 @@ class VaultCore:
     def met_equal(self, device: bytes) -> None:
         """A sibling's vault digest was this device's own: it holds the same heads, and the same packs of these."""
         self.digest()
+        self.pins.await_for(device, ())
         self.peers_hold[device] = self.head_hashes()
         self.store.notes.said(device, self._digest[2], self.publisher.now())
 

@@ -50,6 +50,8 @@ class HeadStore:
         self._current: dict[bytes, dict[bytes, Head]] = {}
         self._skipped: set[bytes] = set()
         self._settled: frozenset[bytes] = frozenset()
+        self._previous: dict[bytes, tuple[bytes, Head | None]] = {}
+        """Device -> the hash of its newest head and the head before, once it was asked for."""
         self.closed: dict[str, str] = {}
         """Folders of heads that can't be read -> why."""
         self._lost_numbers: set[int] = set()
@@ -85,6 +87,11 @@ class HeadStore:
         return self.newest().get(self._device)
 
     @property
+    def reserved(self) -> int:
+        """The highest number that was ever taken for this device."""
+        return self._reserved
+
+    @property
     def settled(self) -> frozenset[bytes]:
         """Hashes of the heads that a kept head settles. They are taken up while they can be read, and nothing else."""
         return self._settled
@@ -110,6 +117,16 @@ class HeadStore:
                 head = self._read(device, seq, head_hash)
                 if head is not None:
                     yield head
+
+    def previous(self, device: bytes) -> Head | None:
+        """The device's kept head before its newest one; None when there is none that can be read."""
+        newest = self.newest().get(device)
+        if newest is None:
+            return None
+        known = self._previous.get(device)
+        if known is None or known[0] != newest.hash:
+            known = self._previous[device] = (newest.hash, next(iter(self.older(device)), None))
+        return known[1]
 
     def judge(self, head: Head) -> Standing:
         return judge(head, self._known.get(head.device, {}))

@@ -205,6 +205,11 @@ class Index:
             return found
         return self._run(work)
 
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """One transaction of `marking` or `choosing`. When the file fails, the index goes on in memory, and
+        the work is done there."""
+        return self._run(work)
+
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             try:
@@ -256,6 +261,7 @@ def _connect(path: Path | None) -> sqlite3.Connection:
         # A cache: what a power cut takes from it is read from the packs again.
         db.execute("PRAGMA journal_mode = MEMORY")
         db.execute("PRAGMA synchronous = OFF")
+        db.execute("PRAGMA temp_store = MEMORY")  # marking works on a full disk
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _VERSION):
             raise sqlite3.DatabaseError("another version of the index")

@@ -169,7 +169,17 @@ class VaultSettings:
     """Bytes of packs a second, each way, at most; 0 for no limit."""
     heads_kept: int = 256
     """Newest head records kept per device."""
+    collect_interval_s: float = 600.0
+    """How often the agent looks for packs that nobody retains."""
     keep_days: int = 30
     """So long at least what was replaced or removed can be put back."""
+    keep_versions: int = 3
+    """So many past versions of each file are always kept."""
+    idle_s: float = 86_400.0
+    """For so long of this device's running time nobody must have retained a pack that is deleted."""
+    keeper_idle_s: float = 31 * 86_400.0
+    """The same on a keeper."""
+    confirm_s: float = 3_600.0
+    """A head that gave packs up is followed by one that says so again after so much running time."""
     index_path: str | None = None
     """Where SQLite keeps the cache; `:memory:` in simulations; None for `vault/index.sqlite` in the home."""

@@ -1,6 +1,6 @@
 """Publishing a head: tree sealed, packs durable, number reserved, head signed and durable, in that order. SPEC.md, 6.5.
 
-Leaves the content of files to `vault`, the merged view to `view`.
+Leaves the content of files to `vault`, the merged view to `view`, which packs a head retains to `retaining`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,13 @@ from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault.headstore import HeadStore
 from hinet_node.vault.items import Household, VaultSettings
 from hinet_node.vault.packstore import PackStore
+from hinet_node.vault.pins import Pins
+from hinet_node.vault.retaining import Retaining
 from hinet_node.vault.twins import Twins
 from hinet_node.vault.view import View
 from hinet_node.vault.writer import PackWriter
-from hinet_protocol.heads import (
-    Head,
-    encode_pack_list,
-    make_head,
-    pack_list_names_max,
-    pack_lists_max,
-    packs_inline_max,
-    settles_max,
-)
+from hinet_protocol.heads import Head, make_head, settles_max
 from hinet_protocol.limits import devices_max
-from hinet_protocol.packs import pack_name
 from hinet_protocol.trees import Vector, Version, join
 
 MakeVersions = Callable[[int], list[tuple[bytes, Version]]]
@@ -36,9 +29,9 @@ class Publisher:
     """Makes this device's heads. Blocks on the disk; used under the vault's writing lock."""
 
     def __init__(self, disk: Disk, randomness: Randomness, clock: Clock, household: Household, store: PackStore,
-                 heads: HeadStore, view: View, settings: VaultSettings,
-                 holding: Callable[[bytes], bytes | None],
-                 given_up: Callable[[Collection[bytes]], Collection[bytes]], twins: Twins) -> None:
+                 heads: HeadStore, view: View, settings: VaultSettings, holding: Callable[[bytes], bytes | None],
+                 given_up: Callable[[Collection[bytes]], Collection[bytes]], twins: Twins, retaining: Retaining,
+                 pins: Pins) -> None:
         self._disk = disk
         self._randomness = randomness
         self._clock = clock
@@ -50,6 +43,8 @@ class Publisher:
         self._holding = holding
         self._given_up = given_up
         self._twins = twins
+        self._retaining = retaining
+        self._pins = pins
 
     def epoch(self) -> tuple[bytes, bytes]:
         """Id and key of the epoch that new data is sealed under. Errors: `NotAuthorised`."""
@@ -80,8 +75,10 @@ class Publisher:
 
     def writer_for_repair(self) -> PackWriter:
         """A writer also while there is doubt. Errors: `NotAuthorised`."""
-        return PackWriter(self._disk, self._randomness, self._store, *self.epoch(), self._settings.pack_bytes,
-                          self._holding)
+        writer = PackWriter(self._disk, self._randomness, self._store, *self.epoch(), self._settings.pack_bytes,
+                            self._holding)
+        self._pins.hold(writer)
+        return writer
 
     def now(self) -> int:
         return max(0, int(self._clock.now_unix_s()))
@@ -147,22 +144,14 @@ class Publisher:
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _head(self, writer: PackWriter, epoch_id: bytes, seq: int, root: bytes, settles: Iterable[bytes]) -> Head:
-        own, before = self._heads.own(), self._before()
+        before = self._before()
         settling = self._settling(settles)
         taken = [head for head in self._heads.current() if head.hash not in self._view.unreadable]
-        packs = set(writer.packs)
-        lists: set[bytes] = set()
-        for head in (*taken, *((own,) if own else ())):
-            packs.update(head.packs)
-            lists.update(head.lists)
-        given_up = self._given_up(settling)
-        if given_up:
-            packs, lists = self._without(given_up, packs, lists)
-        inline, listed = self._retain(packs, lists)
         tree_pack = self._holding(root)
         if tree_pack is None:
             raise IntegrityError("The tree that was just written is not on disk.",
                                  next_step="Run `hinet-node vault verify`, then try again.")
+        inline, listed = self._retaining.sets({*writer.packs, tree_pack}, self._given_up(settling))
         return make_head(
             self._household.sign, identity=self._household.identity_id, device=self._household.device_public, seq=seq,
             prev=before.hash if before else b"", epoch=epoch_id, tree_chunk=root, tree_pack=tree_pack, packs=inline,
@@ -194,42 +183,3 @@ class Publisher:
         looked_at = {head.hash for head in self._heads.current()}
         before = [settled for settled in (own.settles if own else ()) if settled in looked_at and settled not in new]
         return tuple(sorted((new + before)[:settles_max]))
-
-    def _without(self, given_up: Collection[bytes], packs: set[bytes],
-                 lists: set[bytes]) -> tuple[set[bytes], set[bytes]]:
-        """Packs and lists that leave out what is given up. Of a list that is lost nobody knows what it named: then
-        everything that is held is named."""
-        packs, kept = packs.difference(given_up), set[bytes]()
-        for name in sorted(lists):
-            names = self._store.read_list(name)
-            if name in given_up:
-                packs.update(self._store.index.packs())
-            elif names is None or not any(one in given_up for one in names):
-                kept.add(name)
-            else:
-                packs.update(one for one in names if one not in given_up)
-        return packs, kept
-
-    def _retain(self, packs: set[bytes], lists: set[bytes]) -> tuple[set[bytes], set[bytes]]:
-        """Name the packs in the head itself while they are few, else in pack lists, which are written here."""
-        if len(packs) <= packs_inline_max and len(lists) <= pack_lists_max:
-            return packs, lists
-        known = {name: self._store.read_list(name) for name in lists}
-        listed = {name for names in known.values() for name in names or ()}
-        packs = packs - listed
-        if len(packs) <= packs_inline_max and len(lists) <= pack_lists_max:
-            return packs, lists
-        if len(lists) < pack_lists_max:
-            return set(), lists | self._write_lists(packs)
-        readable = {name for name, names in known.items() if names is not None}
-        return set(), (lists - readable) | self._write_lists(packs | listed)
-
-    def _write_lists(self, packs: Iterable[bytes]) -> set[bytes]:
-        ordered = sorted(packs)
-        made = set()
-        for at in range(0, len(ordered), pack_list_names_max):
-            raw = encode_pack_list(ordered[at:at + pack_list_names_max])
-            name = pack_name(raw)
-            self._store.add_whole(name, raw)
-            made.add(name)
-        return made

@@ -67,13 +67,15 @@ class ChunkReader:
     def pack_holding(self, chunk_id: bytes) -> bytes | None:
         """A pack whose copy of the chunk opens. The index knows only what a footer says, and a footer that another
         member sealed may say anything."""
-        for place in self._store.index.places(chunk_id):
-            try:
-                self._open(place)
-            except (PackDamaged, PackMalformed, OSError, IntegrityError):
-                continue
-            return place.pack
-        return None
+        return next((place.pack for place in self._store.index.places(chunk_id) if self.opens(place)), None)
+
+    def opens(self, place: Place) -> bool:
+        """Whether this copy opens to its id."""
+        try:
+            self._open(place)
+        except (PackDamaged, PackMalformed, OSError, IntegrityError):
+            return False
+        return True
 
     def open(self, place: Place) -> bytes:
         """The plaintext of one copy of a chunk. Errors: `PackDamaged`, `PackMalformed`, `OSError`, `IntegrityError`."""

@@ -275,7 +275,13 @@ class Replicator:
         if not came and follower.asked_at != reply.digest:
             follower.asked_at = reply.digest
             await offered_packs(self._core, session.device, partial(self._ask, session))
-        return bool(await self._vault.accept(fresh)) or came if fresh or came else False
+        kept = await self._vault.accept(fresh) if fresh or came else ()
+        self._await([head for head in fresh if head not in kept], public)
+        return bool(kept) or came
+
+    def _await(self, heads: list[Head], public: bytes) -> None:
+        """What these heads need must not be collected while it comes."""
+        self._core.pins.await_for(public, needs_of(heads, self._core.store.read_list).packs)
 
     def _tell_rollback(self, follower: _Follower, newest: Head, told: list[Head]) -> None:
         device = follower.session.device
@@ -320,6 +326,7 @@ class Replicator:
     async def _pull_round(self, session: Session, fresh: list[Head]) -> bool:
         """Pull what the heads need as far as it is known now (a pack list may name more); whether a pack came."""
         needs = needs_of([*self._core.needed_heads(), *fresh], self._core.store.read_list)
+        self._await(fresh, session.device.public)
         held = self._core.store.index.packs()
         if needs.packs <= held.keys():
             return False

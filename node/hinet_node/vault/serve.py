@@ -81,6 +81,7 @@ class Server:
             data = store.read_at(message.pack, message.offset, min(message.length, size - message.offset))
         except OSError as error:
             raise _not_here(message.pack) from error
+        self._core.pins.read(message.pack)
         pace = self._limit.outbound()
         if pace is not None:
             await trio.sleep(pace(len(data)))
@@ -105,6 +106,7 @@ class Server:
                 return
             at = request.offset
             while first:
+                self._core.pins.read(request.pack)
                 yield first
                 at += len(first)
                 first = store.read_at(request.pack, at, min(_PIECE_BYTES, whole - at)) if at < whole else b""

@@ -6,7 +6,7 @@ Leaves the work itself to `core`, `edits` and `history`, counting and checking t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,8 +16,10 @@ from hinet_node.errors import IntegrityError
 from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault import adding, files, inspect
 from hinet_node.vault.checking import Checker
+from hinet_node.vault.collect import Plan, Rewrite, Swept
 from hinet_node.vault.core import VaultCore, check_name
 from hinet_node.vault.items import AddReport, Household, Item, OnProgress, VaultSettings, VaultStatus
+from hinet_node.vault.marking import Retention
 from hinet_node.vault.progress import Counter
 from hinet_node.vault.repairing import Repairer
 from hinet_node.vault.report import RepairReport, VerifyReport
@@ -42,6 +44,7 @@ class Vault:
         self.core = core
         self._disk = core.disk
         self._lock = trio.Lock()
+        self._collecting = trio.Lock()
         self._listeners: list[Callable[[], None]] = []
         self.replicator: Replicator | None = None
         """Fetches from siblings, where an agent runs."""
@@ -211,6 +214,42 @@ class Vault:
         """Call `callback` (quick, no await) after each change of heads or packs; returns what ends it."""
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback)
+
+    # ---- collecting ----------------------------------------------------------------------------------------------
+
+    async def plan(self, retention: Retention | None = None, *, rewrite: Rewrite | None = None,
+                   pause: Callable[[], None] = lambda: None) -> Plan:
+        """Find what this device needs; nothing is given up yet. Edits go on beside it. `pause` is called from the
+        working thread and may raise. Errors: as `Collector.plan`."""
+        collector = self.core.collector
+        async with self._collecting:
+            return await self._read(lambda: collector.plan(retention or collector.retention(), pause, rewrite=rewrite))
+
+    async def give_up(self, plan: Plan) -> bool:
+        """Publish what a plan found; whether a head was due."""
+        return await self._change(lambda: self.core.collector.give_up(plan))
+
+    async def collect(self, retention: Retention | None = None, *, rewrite: Rewrite | None = None,
+                      pause: Callable[[], None] = lambda: None) -> Plan:
+        """Plan and give up."""
+        plan = await self.plan(retention, rewrite=rewrite, pause=pause)
+        await self.give_up(plan)
+        return plan
+
+    async def sweep(self, *, packs_max: int, waive_age: bool = False, dry_run: bool = False,
+                    unneeded: Collection[bytes] | None = None) -> Swept:
+        """Delete what everybody has given up, or only count it. `unneeded` are the packs whose holders are counted, by
+        default those that this device has given up."""
+        return await self._change(lambda: self.core.collector.sweep(
+            packs_max=packs_max, waive_age=waive_age, dry_run=dry_run, unneeded=unneeded))
+
+    async def reseal_step(self, on_bytes: Callable[[int], None] = lambda count: None) -> Plan:
+        """Move some of what is sealed under earlier epochs, and give up what became empty by it."""
+        return await self.collect(rewrite=self.core.reseal.rewrite(on_bytes))
+
+    async def tick(self, passed_s: float) -> None:
+        """So much running time has passed."""
+        await self._disk.run_blocking(lambda: self.core.collector.tick(passed_s))
 
     # ---- for the replicator --------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ class View:
         self._replaced: list[tuple[bytes, Version]] = []
         self._beside: dict[bytes, tuple[Version, bytes]] | None = None
         self._shown: dict[bytes, tuple[Version, bytes | None]] | None = None
+        self._changed_names: set[bytes] | None = None
 
     # ---- taking heads up -----------------------------------------------------------------------------------------
 
@@ -141,12 +142,41 @@ class View:
     def _touch(self, names: Iterable[bytes]) -> None:
         changed = set(names)
         self._pages.touch(changed)
+        if self._changed_names is not None:
+            self._changed_names |= changed
         for name in changed:
             if len(self.tree.get(name, ())) > 1:
                 self._contested.add(name)
             else:
                 self._contested.discard(name)
         self._shown = self._beside = None
+
+    # ---- for collecting ------------------------------------------------------------------------------------------
+
+    def follow_changes(self) -> None:
+        """Remember from now on which names change."""
+        with self._lock:
+            self._changed_names = self._changed_names or set()
+
+    def changed_names(self) -> frozenset[bytes]:
+        """The names that changed since `follow_changes`, or since they were last forgotten."""
+        with self._lock:
+            return frozenset(self._changed_names or ())
+
+    def forget_changed_names(self) -> None:
+        with self._lock:
+            if self._changed_names is not None:
+                self._changed_names.clear()
+
+    def names(self) -> list[bytes]:
+        """All names, deleted ones included, in no order that matters."""
+        with self._lock:
+            return list(self.tree)
+
+    def versions(self, names: Iterable[bytes]) -> list[tuple[bytes, Versions]]:
+        """These names with their versions, as they are now."""
+        with self._lock:
+            return [(name, self.tree[name]) for name in names if name in self.tree]
 
     # ---- writing the tree ----------------------------------------------------------------------------------------
 

@@ -61,7 +61,8 @@ def history(name: Annotated[str, typer.Argument(help="A file's name, also of a r
     """Show what changed. Of a file every version; of a folder, or of everything, the recent changes."""
     if heads:
         found = vault_local.call("vault.heads")
-        output.emit("hinet.vault-heads/1", found, lambda: _heads(found["heads"]))
+        output.emit("hinet.vault-heads/1", found, lambda: _heads(
+            [one for one in found["heads"] if one["newest"] or one["state"] != "settled"]))
         return
     found = vault_local.call("vault.history", {"name": name, "limit": limit})
     output.emit("hinet.vault-history/1", found, lambda: _history(found))
@@ -162,8 +163,9 @@ def _history(found: dict[str, Any]) -> Iterable[str]:
     if found["more"]:
         yield output.style("  older ones: --limit N", "dim")
     elif is_file and last["older_collected"]:
-        yield output.style("  older ones were collected, or were never kept", "dim")
-    back = next((one for one in found["versions"] if one["restorable"] and not (one["stands"] and is_file)), None)
+        yield output.style("  older ones are not held any more, or were never kept", "dim")
+    standing = {one["digest"] for one in found["versions"] if one["stands"]}
+    back = next((one for one in found["versions"] if one["restorable"] and one["digest"] not in standing), None)
     if is_file and back is not None:
         yield "  put one back: " + context.typed(
             f"vault restore {quoted(found['name'])} --version {back['id'][:ID_DIGITS]}")
@@ -224,6 +226,10 @@ def _acceptance(plan: dict[str, Any]) -> Iterable[str]:
     if plan["what"] == "fork":
         yield f"There are two states number {number} of {device}. Both are merged already, and both stay merged."
         yield "  Accept it if you put an old copy back, or have given the copied machine a key of its own."
+        return
+    if plan["what"] == "unreadable":
+        yield f"State number {number} of {device} can't be read here. It is passed over; the one before it stands in."
+        yield "  A device that can read it goes on with it all the same."
         return
     yield (f"{plan['lost_packs']} packs that state number {number} of {device} needs are held neither here nor by a "
            "device in reach. They are given up.")

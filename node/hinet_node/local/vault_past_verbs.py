@@ -100,7 +100,9 @@ class _Verbs:
         return await _restore(self._vault, args, emit)
 
     async def conflicts(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        found, known = await self._vault.look(lambda core: core.edits.contested()), self._names()
+        known = self._names()
+        found = [one for one in await self._vault.look(lambda core: core.edits.contested())
+                 if not one.name.startswith(RESERVED)]
         return {"conflicts": [{"name": text_name(one.name), "versions": [
             _contender(version, shown_as, one.versions[0][0], known, self._household.device_public)
             for version, shown_as in one.versions]} for one in found[:CHANGES_MAX]],

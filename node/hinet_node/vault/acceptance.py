@@ -41,7 +41,7 @@ class Accepted:
 
     head: Head
     what: str
-    """`fork` or `lost`."""
+    """`fork`, `lost` or `unreadable`."""
     settles: tuple[Head, ...]
     lost_packs: int
     files: tuple[bytes, ...]
@@ -131,7 +131,7 @@ class Acceptance:
                            or not gone.isdisjoint(self._missing([head])))
             files = [name for name, (version, _) in sorted(core.view.shown().items())
                      if not core.edits.held(version)]
-            accepted = Accepted(state.head, "lost", wanted, len(gone), tuple(files[:_NAMES_SHOWN]), len(files))
+            accepted = Accepted(state.head, state.state, wanted, len(gone), tuple(files[:_NAMES_SHOWN]), len(files))
         else:
             raise UsageError(f"head {state.head.hash.hex()[:16]} is {state.state}: there is nothing to accept.",
                              code="E_NOTHING_TO_ACCEPT", next_step="See the heads: hinet-node vault history --heads")

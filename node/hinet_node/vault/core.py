@@ -112,7 +112,10 @@ class VaultCore:
 
     def accept(self, offered: Sequence[Head]) -> Sequence[Head]:
         """Keep heads whose packs are all held, take up their trees, publish that this device has them."""
-        whole = whole_heads(offered, self.store.index.packs(), self.store.read_list, self.acceptance.lost())
+        held = self.store.index.packs()
+        whole = whole_heads(offered, held, self.store.read_list)
+        if len(whole) < len(offered):
+            whole = whole_heads(offered, held, self.store.read_list, self.acceptance.lost())
         kept = self.heads.keep(whole)
         self.twins.met(kept)
         self._absorb_due |= self._take_up() or (self.heads.own() is None and bool(self.view.tree))

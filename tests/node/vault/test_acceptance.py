@@ -154,6 +154,24 @@ async def meet_once(world: Any, left: Any, right: Any) -> None:
     await right.vault.accept(left.vault.core.offered_heads())
 
 
+def test_a_device_that_can_not_write_now_still_tells_its_newest_head_when_another_settled_it(world: Any) -> None:
+    """It is the only one that has it."""
+    async def main() -> None:
+        laptop, cloud = await world.node("laptop"), await world.node("cloud")
+        await laptop.vault.put(b"a", b"1")
+        await cloud.vault.put(b"b", b"2")
+        only = laptop.vault.core.heads.own().hash
+        await cloud.vault.change(lambda core: core.publish_settling([only]))
+        world.family.epochs[b"2" * 32], world.family.current = b"K" * 32, b"2" * 32
+        laptop.member.lacks_epochs = {b"2" * 32}
+        await meet_once(world, cloud, laptop)
+        assert only in laptop.vault.core.heads.settled
+        assert laptop.vault.core.heads.own().hash == only
+        async with world.running(laptop, cloud):
+            await world.until(lambda: set(cloud.vault.core.shown()) == {b"a", b"b"})
+    trio.run(main)
+
+
 # ---- packs that nobody holds -----------------------------------------------------------------------------------------
 
 

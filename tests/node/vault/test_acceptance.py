@@ -231,6 +231,20 @@ def test_what_is_given_up_is_missed_no_more_and_a_new_device_gets_all_the_rest(w
     trio.run(main)
 
 
+def test_a_new_device_says_why_it_gets_nothing_and_what_to_type(world: Any) -> None:
+    async def main() -> None:
+        laptop, cloud = await with_lost_pack(world)
+        pocket = await world.node("pocket")
+        async with world.running(laptop, cloud, pocket):
+            await world.until(lambda: "E_PACK_MISSING" in pocket.trouble())
+            (trouble, *_) = [one for one in (await pocket.vault.status()).trouble if one.code == "E_PACK_MISSING"]
+            beginning = trouble.next_step.split()[-1]
+            await accept(cloud, beginning)
+            await world.until(lambda: world.in_step(laptop, cloud, pocket) and not pocket.trouble()
+                              and len(pocket.vault.core.shown()) == 2)
+    trio.run(main)
+
+
 def test_what_was_given_up_too_early_is_there_again_when_its_device_comes_back(world: Any) -> None:
     async def main() -> None:
         laptop, cloud = await world.node("laptop"), await world.node("cloud")

@@ -28,6 +28,7 @@ from hinet_protocol.heads import Head, read_head
 from hinet_protocol.messages import HeadsGet, HeadsList, VaultChanged
 from hinet_protocol.packs import pack_bytes_max
 from hinet_protocol.reconcile import needs_exchange, needs_of, plan_pull
+from hinet_protocol.trees import join
 
 if TYPE_CHECKING:
     from hinet_node.sessions.peers import Peers, Session
@@ -272,8 +273,11 @@ class Replicator:
         return bool(kept) or came
 
     def _tell_lost(self, follower: _Follower, left: list[Head]) -> None:
-        """Heads could not be taken up because the sibling itself has lost packs of them, and nobody else sends them."""
-        lost = {head: follower.lacks & needs_of([head], self._core.store.read_list).packs for head in left}
+        """Heads could not be taken up because the sibling itself has lost packs of them, and nobody else sends them.
+        What other heads have taken up of them is here all the same."""
+        covered = dict(join(head.vector for head in self._core.heads.current()))
+        lost = {head: follower.lacks & needs_of([head], self._core.store.read_list).packs for head in left
+                if covered.get(head.device, 0) < head.seq}
         head = next((head for head, packs in lost.items() if packs), None)
         if head is not None:
             trouble = lost_there(follower.session.device.name, head, len(frozenset().union(*lost.values())))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _ROUNDS_MAX = 8
 _ANNOUNCE_PAUSE_S = 0.05
-_STAYS = frozenset(("E_PACK_REFUSED", "E_HEAD", "E_SIGNATURE", "E_NO_SPACE"))
+_STAYS = frozenset(("E_PACK_REFUSED", "E_HEAD", "E_SIGNATURE", "E_NO_SPACE", "E_ROLLBACK"))
 """What the owner should know of a sibling after it has left as well."""
 
 

@@ -348,6 +348,26 @@ def test_a_sibling_that_comes_with_an_older_state_is_told_of_until_it_is_in_step
     trio.run(main)
 
 
+def test_an_old_copy_that_left_before_it_was_in_step_is_told_of_until_it_comes_back(world: Any) -> None:
+    async def main() -> None:
+        laptop, cloud = await world.node("laptop"), await world.node("cloud")
+        await laptop.vault.put(b"a", b"1")
+        backup = laptop.disk.copy()
+        await laptop.vault.put(b"b", b"2")
+        await meet(world, laptop, cloud)
+        restored = await world.node("laptop", backup)
+        restored.disk.full = True
+        async with world.running(restored, cloud):
+            await world.until(lambda: "E_ROLLBACK" in cloud.trouble())
+            restored.peers.sessions[0].cut()
+            await world.until(lambda: not cloud.replicator._followers)
+            assert "E_ROLLBACK" in await told(cloud)
+            restored.disk.full = False
+            world.connect(restored, cloud)
+            await world.until(lambda: world.in_step(restored, cloud) and not cloud.trouble())
+    trio.run(main)
+
+
 def test_devices_in_step_tell_of_no_old_copy(world: Any) -> None:
     async def main() -> None:
         nodes = [await world.node(name) for name in ("cloud", "laptop", "pocket")]

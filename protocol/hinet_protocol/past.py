@@ -11,6 +11,7 @@ finding and opening chunks to the node.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -130,23 +131,20 @@ def walk(rows: Iterable[PastRow], read: ReadPast, now: int) -> Iterator[Step]:
 
     Reads one chunk for each version that it gives, when it gives it, so a caller that stops early reads little.
     """
+    order = itertools.count()
+    waiting = [(-min(version.time, now), 0, name, next(order), version) for name, version in rows]
+    heapq.heapify(waiting)
     seen: set[tuple[bytes, bytes]] = set()
-    waiting: list[tuple[int, int, bytes, bytes, Version]] = []
-
-    def enter(name: bytes, version: Version, time: int, depth: int) -> None:
-        key = (name, version_hash(version))
-        if key not in seen:
-            seen.add(key)
-            heapq.heappush(waiting, (-time, depth, name, key[1], version))
-
-    for name, version in rows:
-        enter(name, version, min(version.time, now), 0)
     while waiting:
         negative, depth, name, _, version = heapq.heappop(waiting)
+        key = (name, version_hash(version))
+        if key in seen:
+            continue
+        seen.add(key)
         chunk = past_of(version)
         replaced = read(chunk) if chunk is not None else (None if version.seen else ())
         for its_name, its_version in replaced or ():
-            enter(its_name, its_version, min(its_version.time, -negative), depth + 1)
+            heapq.heappush(waiting, (max(negative, -its_version.time), depth + 1, its_name, next(order), its_version))
         yield Step(name, version, replaced, -negative)
 
 

@@ -201,7 +201,7 @@ VAULT = [
     _PACKS("that a chunk is there once", "if len({slot.chunk_id for slot in slots}) != len(slots):", FALSE),
     _TREES("the canonical form of a page", "_require(pack_rows(value) == raw, ", "_require(True, "),
     _PAST("order of a past", "if packed <= last:", FALSE),
-    _PAST("the length of a name in a past", " and 1 <= len(name) <= name_bytes_max", ""),
+    _PAST("the length of a name in a past", " and 1 <= len(name) <= name_bytes_max):", "):"),
     _PAST("the weight of a past", " or (len(found) > 1 and weight > name_weight_max)", ""),
     _TREES("order of names", "_require(name > last, ", "_require(True, "),
     _TREES("that a page is what its root says",

@@ -17,8 +17,15 @@ app = root.group("List and settle edits that two devices made at once.")
 def conflicts(ctx: typer.Context) -> None:
     """List files that were edited on two devices at once, and settle which version stays."""
     if ctx.invoked_subcommand is None:
-        found = vault_local.call("vault.conflicts")
-        output.emit("hinet.vault-conflicts/1", found, lambda: _listed(found))
+        contested: list[dict[str, Any]] = []
+        with vault_local.calls() as call:
+            after, more = "", True
+            while more:
+                page = call("vault.conflicts", {"after": after})
+                contested += page["conflicts"]
+                more = page["more"] and bool(page["conflicts"])
+                after = page["conflicts"][-1]["name"] if page["conflicts"] else ""
+        output.emit("hinet.vault-conflicts/1", {"conflicts": contested}, lambda: _listed(contested))
 
 
 @app.command()
@@ -33,8 +40,7 @@ def settle(name: Annotated[str, typer.Argument(help="The file's name, or that of
     output.emit("hinet.vault-settle/1", done, [f"Settled: {names}" if names else "Settled: the file stays removed."])
 
 
-def _listed(found: dict[str, Any]) -> Iterable[str]:
-    contested = found["conflicts"]
+def _listed(contested: list[dict[str, Any]]) -> Iterable[str]:
     if not contested:
         yield "No file has two versions: nothing is contested."
         return

@@ -36,6 +36,7 @@ def rm(names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Files
         done = call("vault.rm", {"names": names}, label="removing")
     back = done["folders"][0] if done["folders"] else done["names"][0]
     count = done["files"]
+    _say_what_stays(done)
     output.emit("hinet.vault-rm/1", done, lambda: [
         f"{count} {'file' if count == 1 else 'files'} ({output.size_text(done['bytes'])}) removed.",
         f"  Until {output.time_text(done['restorable_until'])} at least: "
@@ -47,6 +48,7 @@ def mv(old: Annotated[str, typer.Argument(metavar="OLD", help="A file's name, or
                                                               "into.")]) -> None:
     """Rename a file or a folder. Its history goes with it."""
     done = vault_local.call("vault.mv", {"old": old, "new": new}, label="renaming")
+    _say_what_stays(done)
     count = done["files"]
     output.emit("hinet.vault-mv/1", done, lambda: [
         f"{output.clean_line(done['old'])} is {output.clean_line(done['new'])} now"
@@ -61,7 +63,8 @@ def history(name: Annotated[str, typer.Argument(help="A file's name, also of a r
     """Show what changed. Of a file every version; of a folder, or of everything, the recent changes."""
     if heads:
         found = vault_local.call("vault.heads")
-        output.emit("hinet.vault-heads/1", found, lambda: _heads(found["heads"]))
+        output.emit("hinet.vault-heads/1", found, lambda: _heads(
+            [one for one in found["heads"] if one["newest"] or one["state"] != "settled"]))
         return
     found = vault_local.call("vault.history", {"name": name, "limit": limit})
     output.emit("hinet.vault-history/1", found, lambda: _history(found))
@@ -124,6 +127,11 @@ def add_to(app: typer.Typer) -> None:
 # ---- in words --------------------------------------------------------------------------------------------------------
 
 
+def _say_what_stays(done: dict[str, Any]) -> None:
+    for name in done["still_there"][:5]:
+        output.say(f"{output.clean_line(name)} was contested: another device's version stands under that name now")
+
+
 def _what(plan: dict[str, Any]) -> str:
     folders, files = plan["folders"], plan["files"]
     parts = f"{files} {'file' if files == 1 else 'files'} ({output.size_text(plan['bytes'])})"
@@ -162,8 +170,9 @@ def _history(found: dict[str, Any]) -> Iterable[str]:
     if found["more"]:
         yield output.style("  older ones: --limit N", "dim")
     elif is_file and last["older_collected"]:
-        yield output.style("  older ones were collected, or were never kept", "dim")
-    back = next((one for one in found["versions"] if one["restorable"] and not (one["stands"] and is_file)), None)
+        yield output.style("  older ones are not held any more, or were never kept", "dim")
+    standing = {one["digest"] for one in found["versions"] if one["stands"]}
+    back = next((one for one in found["versions"] if one["restorable"] and one["digest"] not in standing), None)
     if is_file and back is not None:
         yield "  put one back: " + context.typed(
             f"vault restore {quoted(found['name'])} --version {back['id'][:ID_DIGITS]}")
@@ -225,9 +234,14 @@ def _acceptance(plan: dict[str, Any]) -> Iterable[str]:
         yield f"There are two states number {number} of {device}. Both are merged already, and both stay merged."
         yield "  Accept it if you put an old copy back, or have given the copied machine a key of its own."
         return
-    yield (f"{plan['lost_packs']} packs that state number {number} of {device} needs are held neither here nor by a "
-           "device in reach. They are given up.")
+    if plan["what"] == "unreadable":
+        yield f"State number {number} of {device} can't be read here. It is passed over; the one before it stands in."
+        yield "  A device that can read it goes on with it all the same."
+        return
+    packs = f"{plan['lost_packs']} {'pack' if plan['lost_packs'] == 1 else 'packs'}"
+    yield f"State number {number} of {device} needs {packs} that this device has lost. They are given up."
     if plan["files_total"]:
-        yield (f"  {plan['files_total']} files stay without content: "
-               f"{output.clean_line(', '.join(plan['files'][:5]))}{', …' if plan['files_total'] > 5 else ''}")
+        count = plan["files_total"]
+        yield (f"  {count} {'file stays' if count == 1 else 'files stay'} without content until added again, or "
+               f"removed: {output.clean_line(', '.join(plan['files'][:5]))}{', …' if count > 5 else ''}")
     yield "  If a device comes back that holds them, they are there again."

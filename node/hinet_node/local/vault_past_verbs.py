@@ -8,7 +8,7 @@ file, a removed file, a folder) and turns values into what the socket can say.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,8 @@ from hinet_protocol.trees import Version, version_hash
 
 CHANGES_MAX = 1_000
 """Rows of one answer of `vault.history`."""
-LEFT_OUT_MAX = 1_000
+LEFT_OUT_MAX = 500
+ROWS_BYTES_MAX = 4 << 20
 DAY_S = 86_400
 
 
@@ -58,6 +59,7 @@ class _Verbs:
             await self._vault.remove(found)
         days = core.settings.keep_days
         return {"files": len(found), "bytes": sum(found.values()), "folders": folders, "keep_days": days,
+                "still_there": [] if dry else await self._still_there(found),
                 "names": [text_name(name) for name in sorted(found)][:LEFT_OUT_MAX],
                 "restorable_until": core.publisher.now() + days * DAY_S, "dry": dry}
 
@@ -75,7 +77,14 @@ class _Verbs:
         for name in moves.values():
             _refuse_odd(name)
         await self._vault.move(moves)
-        return {"files": len(moves), "old": text_name(old), "new": text_name(target)}
+        return {"files": len(moves), "old": text_name(old), "new": text_name(target),
+                "still_there": await self._still_there(moves.keys() - set(moves.values()))}
+
+    async def _still_there(self, names: Iterable[bytes]) -> list[str]:
+        """Of names that were removed, those that another version stands under now: they were contested."""
+        wanted = sorted(names)
+        found = await self._vault.look(lambda core: [name for name in wanted if core.view.lookup(name) is not None])
+        return [text_name(name) for name in found[:LEFT_OUT_MAX]]
 
     async def history(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         name = name_bytes(text_of(args, "name", ""))
@@ -93,18 +102,20 @@ class _Verbs:
                 for change in islice(found, limit + 1)]
 
         kind, rows = await self._vault.look(work)
-        return {"kind": kind, "name": text_name(name), "more": len(rows) > limit,
-                "versions": [_change(change, held, known) for change, held in rows[:limit]]}
+        shown = _fitting([_change(change, held, known) for change, held in rows[:limit]])
+        return {"kind": kind, "name": text_name(name), "more": len(rows) > len(shown), "versions": shown}
 
     async def restore(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         return await _restore(self._vault, args, emit)
 
     async def conflicts(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        found, known = await self._vault.look(lambda core: core.edits.contested()), self._names()
-        return {"conflicts": [{"name": text_name(one.name), "versions": [
+        known, after = self._names(), name_bytes(text_of(args, "after", ""))
+        found = [one for one in await self._vault.look(lambda core: core.edits.contested())
+                 if not one.name.startswith(RESERVED) and one.name > after]
+        shown = _fitting([{"name": text_name(one.name), "versions": [
             _contender(version, shown_as, one.versions[0][0], known, self._household.device_public)
-            for version, shown_as in one.versions]} for one in found[:CHANGES_MAX]],
-            "more": len(found) > CHANGES_MAX}
+            for version, shown_as in one.versions]} for one in found[:CHANGES_MAX]])
+        return {"conflicts": shown, "more": len(found) > len(shown)}
 
     async def settle(self, args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         name, keep = name_bytes(text_of(args, "name")), text_of(args, "keep")
@@ -237,6 +248,16 @@ def _folder(core: VaultCore, folder: bytes, before: int | None) -> _Chosen:
         if found is not None:
             rows[name] = found
     return _Chosen(rows, tuple(left), False, others)
+
+
+def _fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many of the first rows as fit into an answer, one at least. Names may have 4,096 bytes."""
+    left = ROWS_BYTES_MAX
+    for at, row in enumerate(rows):
+        left -= len(repr(row))
+        if left < 0:
+            return rows[:max(1, at)]
+    return rows
 
 
 # ---- as the socket can say it ----------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Accepted:
 
     head: Head
     what: str
-    """`fork` or `lost`."""
+    """`fork`, `lost` or `unreadable`."""
     settles: tuple[Head, ...]
     lost_packs: int
     files: tuple[bytes, ...]
@@ -131,7 +131,7 @@ class Acceptance:
                            or not gone.isdisjoint(self._missing([head])))
             files = [name for name, (version, _) in sorted(core.view.shown().items())
                      if not core.edits.held(version)]
-            accepted = Accepted(state.head, "lost", wanted, len(gone), tuple(files[:_NAMES_SHOWN]), len(files))
+            accepted = Accepted(state.head, state.state, wanted, len(gone), tuple(files[:_NAMES_SHOWN]), len(files))
         else:
             raise UsageError(f"head {state.head.hash.hex()[:16]} is {state.state}: there is nothing to accept.",
                              code="E_NOTHING_TO_ACCEPT", next_step="See the heads: hinet-node vault history --heads")
@@ -153,3 +153,11 @@ def rolled_back(device: bytes, name: str, before: int, offered: Collection[Head]
                    f"reached {before}): an older copy of its disk was put back. Nothing is lost: it takes up what "
                    "is newer, and this ends by itself.", f"Leave {name} connected until it is in step: "
                    "hinet-node vault status")
+
+
+def lost_there(name: str, head: Head, packs: int) -> Trouble:
+    """What the owner should know when a sibling tells of heads whose packs it has lost itself."""
+    return Trouble("E_PACK_MISSING", f"{name} tells of states of the vault that can't be taken up here: it has lost "
+                   f"{packs} {'pack' if packs == 1 else 'packs'} of them.",
+                   "Bring a device in reach that holds them. If none does, on a device that has the rest: "
+                   f"hinet-node vault accept-older --head {head.hash.hex()[:12]}")

@@ -36,16 +36,9 @@ from hinet_node.vault.view import View, item_of
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.heads import Head, vault_digest
 from hinet_protocol.reconcile import needs_of, whole_heads
-from hinet_protocol.trees import Version, name_bytes_max
+from hinet_protocol.trees import Version
 
 _ARRIVALS_MAX = 4_096
-
-
-def check_name(name: bytes) -> None:
-    """Errors: `UsageError` for a name that the vault can't keep."""
-    if not 1 <= len(name) <= name_bytes_max:
-        raise UsageError(f"A name in the vault has 1 to {name_bytes_max} bytes, this one {len(name)}.",
-                         next_step="Give it a shorter name.")
 
 
 class VaultCore:
@@ -128,7 +121,10 @@ class VaultCore:
 
     def accept(self, offered: Sequence[Head]) -> Sequence[Head]:
         """Keep heads whose packs are all held, take up their trees, publish that this device has them."""
-        whole = whole_heads(offered, self.store.index.packs(), self.store.read_list, self.acceptance.lost())
+        held = self.store.index.packs()
+        whole = whole_heads(offered, held, self.store.read_list)
+        if len(whole) < len(offered):
+            whole = whole_heads(offered, held, self.store.read_list, self.acceptance.lost())
         kept = self.heads.keep(whole)
         self.twins.met(kept)
         # A head of this device that it did not make: its copy's. Others see only the newest, so it must hold both.

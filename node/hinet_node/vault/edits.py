@@ -6,6 +6,7 @@ name is lost by changing it. Leaves taking in new content to `core`, finding wha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,14 +14,31 @@ from typing import TYPE_CHECKING
 from hinet_node.errors import ConflictError, IntegrityError, UsageError
 from hinet_node.vault.finding import RESERVED
 from hinet_node.vault.items import OnProgress
+from hinet_node.vault.progress import Counter
 from hinet_node.vault.writer import PackWriter
 from hinet_protocol.attributes import with_past
 from hinet_protocol.packs import PAST
 from hinet_protocol.past import PastRow, encode_past, moved_attributes
-from hinet_protocol.trees import Version, Versions, contents, next_version, replaced_by_edit, split_ending, version_hash
+from hinet_protocol.trees import (
+    Version,
+    Versions,
+    contents,
+    name_bytes_max,
+    next_version,
+    replaced_by_edit,
+    split_ending,
+    version_hash,
+)
 
 if TYPE_CHECKING:
     from hinet_node.vault.core import VaultCore
+
+
+def check_name(name: bytes) -> None:
+    """Errors: `UsageError` for a name that the vault can't keep."""
+    if not 1 <= len(name) <= name_bytes_max:
+        raise UsageError(f"A name in the vault has 1 to {name_bytes_max} bytes, this one {len(name)}.",
+                         next_step="Give it a shorter name.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +84,8 @@ class Edits:
     def publish(self, edits: Sequence[Edit], on_progress: OnProgress | None = None) -> None:
         """All of these under one head. Errors: `IntegrityError` E_VERSION_GONE when content that they put back is not
         held any more, and then nothing has changed."""
-        from hinet_node.vault.progress import Counter
-
+        for edit in edits:
+            check_name(edit.name)
         writer = self._core.publisher.writer()
         wanted = [edit for edit in edits if edit.from_past]
         count = Counter(b"", sum(edit.content.size for edit in wanted), len(wanted), on_progress)
@@ -101,11 +119,11 @@ class Edits:
 
     def held(self, version: Version) -> bool:
         """Whether the content seems to be here, by the index."""
-        index = self._core.store.index
         try:
-            return all(index.pack_of(chunk_id) is not None for chunk_id in self.chunk_ids(version))
+            wanted = set(self.chunk_ids(version))
         except IntegrityError:
             return False
+        return len(self._core.store.index.held(wanted)) == len(wanted)
 
     # ---- removing and renaming -----------------------------------------------------------------------------------
 
@@ -133,9 +151,14 @@ class Edits:
         taken = set(names.values())
         if len(taken) < len(names):
             raise _taken(min(taken))
+        folders = {b"/".join(parts[:end]) for name in shown.keys() - rows.keys()
+                   for parts in (name.split(b"/"),) for end in range(1, len(parts))}
         for old, new in sorted(names.items()):
-            if new in shown and new not in rows:
-                raise _taken(new)
+            if (new in shown and new not in rows) or new in folders:
+                raise _taken(new, folder=new in folders)
+            for parent in itertools.accumulate(new.split(b"/")[:-1], lambda path, part: path + b"/" + part):
+                if parent in shown and parent not in rows:
+                    raise _taken(parent)
             version, conflict_of = rows[old]
             made.append(Edit(new, replace(version, time=now), moved=((conflict_of or old, version),)))
         removals = [replace(edit, content=replace(edit.content, attributes=moved_attributes(names[edit.name])))
@@ -223,12 +246,13 @@ class Edits:
         device = self._core.household.names().get(version.device, version.device.hex()[:8])
         stem, ending = split_ending(name)
         plain = "".join(letter if letter.isalnum() or letter in "-_ ." else "-" for letter in device)
-        stem += b".from-" + plain.encode()
-        number, new = 2, stem + ending
-        while new in taken:
-            new = stem + b"-%d" % number + ending
+        mark, number = b".from-" + plain.encode(), 1
+        while True:
+            last = mark + (b"-%d" % number if number > 1 else b"") + ending
+            new = stem[:max(0, name_bytes_max - len(last))] + last
+            if new not in taken:
+                return new
             number += 1
-        return new
 
 
 def fits(version: Version, beginning: str) -> bool:
@@ -246,7 +270,10 @@ def _gone() -> IntegrityError:
                           next_step="See which versions can be put back: hinet-node vault history NAME")
 
 
-def _taken(name: bytes) -> ConflictError:
+def _taken(name: bytes, *, folder: bool = False) -> ConflictError:
+    if folder:
+        return ConflictError(f"the vault holds a folder {_text(name)}. Nothing was renamed.", code="E_NAME_TAKEN",
+                             next_step="To put it into that folder, write the folder's name with / at the end.")
     return ConflictError(f"the vault holds a file {_text(name)} already. Nothing was renamed.", code="E_NAME_TAKEN",
                          next_step="Choose another name, or remove that file first: hinet-node vault rm NAME")
 

@@ -59,7 +59,7 @@ class HeadStore:
             if _DEVICE_FOLDER.fullmatch(folder):
                 self._load(bytes.fromhex(folder))
         self._look_back()
-        self._settled = settled_by(self.current())
+        self._settled = settled_by(head for heads in self._current.values() for head in heads.values())
         # Never below what others have seen of this device: a restored old copy must not use a number again.
         seen = [dict(head.vector).get(device_public, 0) for head in self.current()]
         noted, own = read_seq(disk), self._known.get(device_public, {})
@@ -250,7 +250,7 @@ class HeadStore:
         self._current[head.device] = {
             key: one for key, one in current.items()
             if one.seq == newest or len(known.get(one.seq, ())) > 1 or key in self._skipped}
-        self._settled = settled_by(self.current())
+        self._settled = settled_by(head for heads in self._current.values() for head in heads.values())
 
     def _crowded(self, device: bytes) -> bool:
         return sum(head.hash not in self._settled for head in self._current[device].values()) > _CONTRADICTING_MAX

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hinet_node.vault.checking import missing_packs
+from hinet_node.vault.finding import RESERVED
 from hinet_node.vault.items import DeviceState, Trouble, VaultStatus
 from hinet_protocol.heads import Head
 from hinet_protocol.reconcile import heads_behind, needs_of
@@ -36,7 +37,8 @@ def status(core: VaultCore) -> VaultStatus:
     return VaultStatus(
         head_seq=own.seq if own else 0, packs=packs, packs_bytes=packs_bytes, files=len(shown),
         files_bytes=sum(version.size for version, _ in shown.values()),
-        conflicts=sum(conflict_of is not None for _, conflict_of in shown.values()), missing_packs=len(missing),
+        conflicts=sum(conflict_of is not None and not conflict_of.startswith(RESERVED)
+                      for _, conflict_of in shown.values()), missing_packs=len(missing),
         devices=_devices(core, newest), copies={device: _copies(core, head, newest) for device, head in newest.items()},
         free_bytes=core.disk.free_bytes(),
         trouble=tuple(trouble[key] for key in sorted(trouble)))

@@ -16,7 +16,7 @@ import trio
 
 from hinet_node.errors import IntegrityError, NetworkError, NodeError
 from hinet_node.ports import Network
-from hinet_node.vault.acceptance import rolled_back
+from hinet_node.vault.acceptance import lost_there, rolled_back
 from hinet_node.vault.bulk import Bulk
 from hinet_node.vault.compare import offered_packs
 from hinet_node.vault.pacing import Limit
@@ -28,13 +28,14 @@ from hinet_protocol.heads import Head, list_names, packs_needed_max, read_head
 from hinet_protocol.messages import HeadsGet, HeadsList, VaultChanged
 from hinet_protocol.packs import pack_bytes_max
 from hinet_protocol.reconcile import needs_exchange, needs_of, plan_pull
+from hinet_protocol.trees import join
 
 if TYPE_CHECKING:
     from hinet_node.sessions.peers import Peers, Session
 
 _ROUNDS_MAX = 8
 _ANNOUNCE_PAUSE_S = 0.05
-_STAYS = frozenset(("E_PACK_REFUSED", "E_HEAD", "E_SIGNATURE", "E_NO_SPACE"))
+_STAYS = frozenset(("E_PACK_REFUSED", "E_HEAD", "E_SIGNATURE", "E_NO_SPACE", "E_ROLLBACK"))
 """What the owner should know of a sibling after it has left as well."""
 
 
@@ -47,6 +48,8 @@ class _Follower:
     wake: trio.Event = field(default_factory=trio.Event)
     noted: set[str] = field(default_factory=set)
     """Codes of what went wrong in the comparison that is under way."""
+    lacks: frozenset[bytes] = frozenset()
+    """Needed packs that the sibling did not offer in the last comparison, and that come from nobody else."""
     failed_s: float = -math.inf
     """When this sibling last left others its packs to give."""
     asked_at: bytes = b""
@@ -268,16 +271,31 @@ class Replicator:
         came = False
         for _ in range(_ROUNDS_MAX):
             fresh = self._bounded(follower, fresh)
-            if not await self._pull_round(session, fresh):
+            if not await self._pull_round(follower, fresh):
                 break
             came = True
         fresh = self._bounded(follower, fresh)
         if not came and follower.asked_at != reply.digest:
             follower.asked_at = reply.digest
             await offered_packs(self._core, session.device, partial(self._ask, session))
-        kept = await self._vault.accept(fresh) if fresh or came else ()
+        if not fresh and not came:
+            return False
+        kept = await self._vault.accept(fresh)
         self._await([head for head in fresh if head not in kept], public)
+        self._tell_lost(follower, [head for head in fresh if self._core.heads.judge(head).kind in ("new", "fork")])
         return bool(kept) or came
+
+    def _tell_lost(self, follower: _Follower, left: list[Head]) -> None:
+        """Heads could not be taken up because the sibling itself has lost packs of them, and nobody else sends them.
+        What other heads have taken up of them is here all the same."""
+        covered = dict(join(head.vector for head in self._core.heads.current()))
+        lost = {head: follower.lacks & needs_of([head], self._core.store.read_list).packs for head in left
+                if covered.get(head.device, 0) < head.seq}
+        head = next((head for head, packs in lost.items() if packs), None)
+        if head is not None:
+            trouble = lost_there(follower.session.device.name, head, len(frozenset().union(*lost.values())))
+            follower.noted.add(trouble.code)
+            self._core.note(trouble, follower.session.device.public)
 
     def _await(self, heads: list[Head], public: bytes) -> None:
         """What these heads need must not be collected while it comes."""
@@ -323,8 +341,9 @@ class Replicator:
                     next_step="See who made it: hinet-node vault status"))
         return [head for head in fresh if names[head.device] <= packs_needed_max]
 
-    async def _pull_round(self, session: Session, fresh: list[Head]) -> bool:
+    async def _pull_round(self, follower: _Follower, fresh: list[Head]) -> bool:
         """Pull what the heads need as far as it is known now (a pack list may name more); whether a pack came."""
+        session, follower.lacks = follower.session, frozenset()
         needs = needs_of([*self._core.needed_heads(), *fresh], self._core.store.read_list)
         self._await(fresh, session.device.public)
         held = self._core.store.index.packs()
@@ -334,6 +353,7 @@ class Replicator:
         coming = self._transfer.in_flight
         plan = plan_pull(needs, held, {name: size for name, size in offered.items() if name not in coming},
                          size_bytes_max=pack_bytes_max, started=self._core.store.incoming())
+        follower.lacks = frozenset(name for name in plan.absent if name not in coming)
         if not plan.packs:
             return False
         begun = self._core.store.incoming()

@@ -17,7 +17,8 @@ from hinet_node.ports import Clock, Disk, Randomness
 from hinet_node.vault import adding, files, inspect
 from hinet_node.vault.checking import Checker
 from hinet_node.vault.collect import Plan, Rewrite, Swept
-from hinet_node.vault.core import VaultCore, check_name
+from hinet_node.vault.core import VaultCore
+from hinet_node.vault.edits import check_name
 from hinet_node.vault.items import AddReport, Household, Item, OnProgress, VaultSettings, VaultStatus
 from hinet_node.vault.marking import Retention
 from hinet_node.vault.progress import Counter

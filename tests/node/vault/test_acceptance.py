@@ -154,6 +154,24 @@ async def meet_once(world: Any, left: Any, right: Any) -> None:
     await right.vault.accept(left.vault.core.offered_heads())
 
 
+def test_a_device_that_can_not_write_now_still_tells_its_newest_head_when_another_settled_it(world: Any) -> None:
+    """It is the only one that has it."""
+    async def main() -> None:
+        laptop, cloud = await world.node("laptop"), await world.node("cloud")
+        await laptop.vault.put(b"a", b"1")
+        await cloud.vault.put(b"b", b"2")
+        only = laptop.vault.core.heads.own().hash
+        await cloud.vault.change(lambda core: core.publish_settling([only]))
+        world.family.epochs[b"2" * 32], world.family.current = b"K" * 32, b"2" * 32
+        laptop.member.lacks_epochs = {b"2" * 32}
+        await meet_once(world, cloud, laptop)
+        assert only in laptop.vault.core.heads.settled
+        assert laptop.vault.core.heads.own().hash == only
+        async with world.running(laptop, cloud):
+            await world.until(lambda: set(cloud.vault.core.shown()) == {b"a", b"b"})
+    trio.run(main)
+
+
 # ---- packs that nobody holds -----------------------------------------------------------------------------------------
 
 
@@ -210,6 +228,20 @@ def test_what_is_given_up_is_missed_no_more_and_a_new_device_gets_all_the_rest(w
             await node.vault.put(node.member.name.encode(), b"works")
         await meet(world, laptop, cloud, pocket)
         assert await pocket.names() == [b"cloud", b"kept", b"laptop", b"lost", b"pocket"]
+    trio.run(main)
+
+
+def test_a_new_device_says_why_it_gets_nothing_and_what_to_type(world: Any) -> None:
+    async def main() -> None:
+        laptop, cloud = await with_lost_pack(world)
+        pocket = await world.node("pocket")
+        async with world.running(laptop, cloud, pocket):
+            await world.until(lambda: "E_PACK_MISSING" in pocket.trouble())
+            (trouble, *_) = [one for one in (await pocket.vault.status()).trouble if one.code == "E_PACK_MISSING"]
+            beginning = trouble.next_step.split()[-1]
+            await accept(cloud, beginning)
+            await world.until(lambda: world.in_step(laptop, cloud, pocket) and not pocket.trouble()
+                              and len(pocket.vault.core.shown()) == 2)
     trio.run(main)
 
 
@@ -313,6 +345,26 @@ def test_a_sibling_that_comes_with_an_older_state_is_told_of_until_it_is_in_step
             await world.until(lambda: len(cloud.vault.core.shown()) == 3)
         assert "E_FORK" not in await told(cloud)
         assert "E_ROLLBACK" not in await told(cloud)
+    trio.run(main)
+
+
+def test_an_old_copy_that_left_before_it_was_in_step_is_told_of_until_it_comes_back(world: Any) -> None:
+    async def main() -> None:
+        laptop, cloud = await world.node("laptop"), await world.node("cloud")
+        await laptop.vault.put(b"a", b"1")
+        backup = laptop.disk.copy()
+        await laptop.vault.put(b"b", b"2")
+        await meet(world, laptop, cloud)
+        restored = await world.node("laptop", backup)
+        restored.disk.full = True
+        async with world.running(restored, cloud):
+            await world.until(lambda: "E_ROLLBACK" in cloud.trouble())
+            restored.peers.sessions[0].cut()
+            await world.until(lambda: not cloud.replicator._followers)
+            assert "E_ROLLBACK" in await told(cloud)
+            restored.disk.full = False
+            world.connect(restored, cloud)
+            await world.until(lambda: world.in_step(restored, cloud) and not cloud.trouble())
     trio.run(main)
 
 

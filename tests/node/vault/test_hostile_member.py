@@ -245,6 +245,41 @@ def test_a_member_that_settles_anothers_head_hides_nothing_of_it(world: Any, evi
     trio.run(main)
 
 
+RUBBISH = {"nothing": b"", "no rows": b"\x93\xa4past\x01\x90", "zeros": bytes(4 << 20), "deep": b"\x91" * 4_000}
+
+
+@pytest.mark.parametrize("lie", ["something else", *RUBBISH])
+def test_a_member_that_lies_about_the_past_makes_a_conflict_at_most(world: Any, evil: Evil, lie: str) -> None:
+    """It says to have replaced what the victim wrote, and its past tells of something else, or of nothing."""
+    async def main() -> None:
+        victim, other = await world.node("victim"), await world.node("other")
+        await victim.vault.put(b"note", b"mine")
+        mine = victim.vault.core.view.tree[b"note"][0]
+        async with world.running(victim, other):
+            await world.until(lambda: b"note" in other.vault.core.shown())
+            for number in range(1, 5):
+                told = RUBBISH.get(lie, msgpack.packb(["past", 1, [[b"note", evil.row(b"never")]]], use_bin_type=True))
+                past = evil.chunk(PAST, told)
+                row = evil.row(b"evil %d" % number, seen=[[victim.member.public, mine.counter]], counter=number,
+                               generation=9 + number, attributes=msgpack.packb({"past": past}))
+                evil.publish((b"note", row), seq=number, vector=sorted([
+                    [evil.member.public, number], [victim.member.public, mine.counter]]))
+                world.connect(victim, evil)
+                await world.until(lambda number=number: (evil.member.public, number) in {
+                    one.dot for one in victim.vault.core.view.tree[b"note"]})
+            await world.until(lambda: world.in_step(victim, other))
+        for node in (victim, other):
+            shown = [await node.vault.get(name) for name in await node.names()]
+            assert (b"mine" in shown) == (lie == "something else"), "else it is an edit like any other"
+            assert len(shown) <= 5
+            found = await node.vault.look(lambda core: list(core.history.of_file(b"note")))
+            assert len(found) <= 12
+            assert any(change.ends for change in found) == (lie in RUBBISH)
+            assert (await node.vault.status()).head_seq <= 16
+            assert not node.trouble()
+    trio.run(main)
+
+
 def test_the_highest_generation_does_not_make_the_next_edit_unreadable(world: Any, evil: Evil) -> None:
     async def main() -> None:
         victim = await world.node("victim")

@@ -130,8 +130,10 @@ def test_files_and_folders_are_renamed_and_odd_names_are_refused(world: Any) -> 
                          ("deep", "deep/in"), ("never", "x"), (".hinet/x", "y"), ("deep/er/1", "")):
             with pytest.raises(UsageError):
                 await call("mv", old=old, new=new)
-        with pytest.raises(ConflictError):
-            await call("mv", old="deep/er/1", new="deep/er/2")
+        for new in ("deep/er/2", "deep/er/2/below", "deep"):
+            with pytest.raises(ConflictError) as taken:
+                await call("mv", old="deep/er/1", new=new)
+            assert taken.value.code == "E_NAME_TAKEN"
         assert len(await node.names()) == 4
     trio.run(main)
 
@@ -158,6 +160,59 @@ def test_conflicts_say_how_the_versions_differ(world: Any) -> None:
         assert (await call("settle", name=one["versions"][1]["shown_as"], keep="mine"))["names"] == ["n"]
         assert (await call("conflicts"))["conflicts"] == []
         assert await left.vault.get(b"n") == b"1"
+    trio.run(main)
+
+
+def test_a_contested_name_that_is_removed_or_renamed_is_told_to_stand_for_the_other_version(world: Any) -> None:
+    async def main() -> None:
+        left, right = await world.node("cloud"), await world.node("laptop")
+        for name in (b"m", b"n"):
+            await left.vault.put(name, b"1")
+            await right.vault.put(name, b"2")
+        async with world.running(left, right):
+            await world.until(lambda: world.in_step(left, right) and len(left.vault.core.shown()) == 4)
+        call = calls(left)
+        assert (await call("rm", names=["m"]))["still_there"] == ["m"]
+        assert (await call("mv", old="n", new="o"))["still_there"] == ["n"]
+        assert await left.names() == [b"m", b"n", b"o"]
+        assert {await left.vault.get(name) for name in (b"n", b"o")} == {b"1", b"2"}
+        assert (await call("rm", names=["m", "n"]))["still_there"] == []
+    trio.run(main)
+
+
+def test_answers_fit_whatever_the_names_are(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hinet_node.local import vault_past_verbs as verbs
+    monkeypatch.setattr(verbs, "ROWS_BYTES_MAX", 20_000)
+
+    async def main() -> None:
+        left, right = await world.node("cloud"), await world.node("laptop")
+        names = [b"%02d" % number + b"n" * 4_000 for number in range(20)]
+        await left.vault.put_many(dict.fromkeys(names, b"1"))
+        await right.vault.put_many(dict.fromkeys(names, b"2"))
+        async with world.running(left, right):
+            await world.until(lambda: world.in_step(left, right) and len(left.vault.core.shown()) == 40)
+        call = calls(left)
+        found = await call("history")
+        assert (found["more"], 1 <= len(found["versions"]) < 10) == (True, True)
+        seen: list[str] = []
+        after, more = "", True
+        while more:
+            page = await call("conflicts", after=after)
+            assert 1 <= len(page["conflicts"]) < 10
+            seen += [one["name"] for one in page["conflicts"]]
+            after, more = seen[-1], page["more"]
+        assert [name.encode() for name in seen] == names
+        long = b"x" * 4_096
+        await left.vault.put(long, b"1")
+        await right.vault.put(long, b"2")
+        for node in (left, right):
+            await node.open()
+        async with world.running(left, right):
+            await world.until(lambda: world.in_step(left, right) and len(left.vault.core.shown()) == 42)
+        made = (await calls(left)("settle", name=long.decode(), keep="both"))["names"]
+        assert sorted(map(len, made)) == [4_096, 4_096]
+        await left.open()
+        assert not left.trouble(), "its own tree can be read"
     trio.run(main)
 
 

@@ -68,3 +68,10 @@ def test_an_index_of_old_pages_beside_new_ones_is_found_out(crash: Any, tmp_path
     failures = crash("matrix").run(recording, tmp_path, seed=1, failures_max=1).failures
     assert failures
     assert "in memory" not in failures[0]
+
+
+def test_a_head_that_stays_after_its_write_failed_is_found_out(crash: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be there at the next start, though storing said that it failed."""
+    heads = importlib.import_module("hinet_node.vault.headstore").HeadStore
+    monkeypatch.setattr(heads, "_end_doubt", lambda self: None)
+    assert crash("errors").run(seed=1, failures_max=1).failures

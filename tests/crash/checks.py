@@ -12,7 +12,7 @@ from pathlib import Path
 from crash.device import HOME, Disk, opened_core
 from crash.scenes import Recording, Shown, hear
 from hinet_node.real.disk_names import TEMPORARY_PREFIX
-from hinet_node.vault import inspect
+from hinet_node.vault.checking import Checker
 from hinet_node.vault.core import VaultCore
 from hinet_simnet.filesystem import ModelFilesystem
 from hinet_simnet.filesystem.model import Link, Rename
@@ -28,6 +28,12 @@ class Broken(AssertionError):
 def require(holds: bool, what: str) -> None:
     if not holds:
         raise Broken(what)
+
+
+def verify(core: VaultCore) -> None:
+    """Verify deeply, and find nothing."""
+    report = Checker(core, deep=True, on_progress=None).run()
+    require(report.ok, f"verify finds {[fault.as_json() for fault in report.faults]}")
 
 
 def content(core: VaultCore) -> Shown:
@@ -75,9 +81,9 @@ def _check_opened(recording: Recording, filesystem: ModelFilesystem, core: Vault
     allowed = recording.shown[steps:steps + 2]
     found = content(core)
     require(found in allowed, f"after {steps} steps the vault shows {_names(found)}, not {_names(allowed[0])}")
-    report = inspect.verify(core, deep=True, on_progress=None)
-    require(report.ok, f"verify finds {report}")
-    require(not core.heads.set_aside, f"heads were set aside: {core.heads.set_aside}")
+    verify(core)
+    aside = [path for path in filesystem.files() if path.endswith(".damaged")]
+    require(not aside, f"set aside: {aside}")
     require(not core.heads.forks(), "a fork")
     left = [path for path in filesystem.files()
             if TEMPORARY_PREFIX in path or path.startswith(f"{HOME}/vault/parts/out")]

@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from hinet_node.real.disk import RealDisk
+from hinet_node.real.lanes import AtOnceLane
 from hinet_node.vault import VaultSettings
 from hinet_node.vault.core import VaultCore
 from hinet_simnet.filesystem import ModelFilesystem
@@ -65,6 +66,9 @@ class Disk(RealDisk):
     async def run_blocking(self, work: Callable[[], Any]) -> Any:
         await trio.lowlevel.checkpoint()
         return work()
+
+    def lane(self) -> Any:
+        return AtOnceLane()
 
 
 _starts = itertools.count()

@@ -48,6 +48,10 @@ class RealDisk:
         self._temporary = itertools.count()
         self._making = threading.Lock()
         self._direct = DirectWriter() if calls is os else None
+        self._unsynced: set[tuple[str, ...]] = set()
+        """Folders from which a file was removed that a power cut may bring back."""
+        self._unsure: set[str] = set()
+        """Folders that were made and could not be synced."""
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -186,8 +190,13 @@ class RealDisk:
         try:
             with self._writing(name), self._folder(folders) as folder:
                 self._refuse_folder(folder, last)
-                self._calls.unlink(last, dir_fd=folder)
-                sync(self._calls, folder)
+                try:
+                    self._calls.unlink(last, dir_fd=folder)
+                    self._unsynced.add(tuple(folders))
+                finally:
+                    if tuple(folders) in self._unsynced:
+                        sync(self._calls, folder)
+                        self._unsynced.discard(tuple(folders))
         except FileNotFoundError:
             return
 
@@ -223,36 +232,49 @@ class RealDisk:
             self._calls.close(descriptor)
 
     def _walk(self, parts: Sequence[str], make: bool) -> int:
-        if make and not self._is_there(self._root):
+        if make and ("" in self._unsure or not self._is_there(self._root)):
             self._make_root()
         descriptor = self._calls.open(str(self._root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        place = ""
         for part in parts:
+            place = f"{place}/{part}"
             try:
-                following = self._step(descriptor, part, make)
+                following = self._step(descriptor, part, place, make)
             finally:
                 self._calls.close(descriptor)
             descriptor = following
         return descriptor
 
-    def _step(self, parent: int, part: str, make: bool) -> int:
-        try:
-            return self._calls.open(part, _FOLDER_FLAGS, dir_fd=parent)
-        except FileNotFoundError:
-            if not make:
-                raise
-        except OSError as error:
-            self._raise_link(part, parent, error)
+    def _step(self, parent: int, part: str, place: str, make: bool) -> int:
+        if not make or place not in self._unsure:
+            try:
+                return self._calls.open(part, _FOLDER_FLAGS, dir_fd=parent)
+            except FileNotFoundError:
+                if not make:
+                    raise
+            except OSError as error:
+                self._raise_link(part, parent, error)
+        self._make_folder(part, place, parent)
+        return self._calls.open(part, _FOLDER_FLAGS, dir_fd=parent)
+
+    def _make_folder(self, part: str, place: str, parent: int) -> None:
+        """Make a folder and sync its name. One whose name can't be synced is taken away, at the next write if not now,
+        and made again: what is written into it could be gone after a power cut."""
+        if place in self._unsure:
+            with suppress(OSError):  # it is not empty: another process used it
+                self._calls.rmdir(part, dir_fd=parent)
+        self._unsure.add(place)
         try:
             self._calls.mkdir(part, 0o700, dir_fd=parent)
         except FileExistsError:
-            pass  # another process made it in between: it is opened below like any other
+            pass  # another process made it in between: it is opened like any other
         try:
             sync(self._calls, parent)
         except OSError:
-            with suppress(OSError):  # else the next write would find the folder and take it for durable
+            with suppress(OSError):
                 self._calls.rmdir(part, dir_fd=parent)
             raise
-        return self._calls.open(part, _FOLDER_FLAGS, dir_fd=parent)
+        self._unsure.discard(place)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
@@ -289,17 +311,15 @@ class RealDisk:
 
     def _make_root(self) -> None:
         """Make the home and its missing parents, each durable in its own parent."""
-        missing = [place for place in (self._root, *self._root.parents) if not self._is_there(place)]
-        for place in reversed(missing):
-            try:
-                self._calls.mkdir(str(place), 0o700)
-            except FileExistsError:
-                continue
-            descriptor = self._calls.open(str(place.parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                sync(self._calls, descriptor)
-            finally:
-                self._calls.close(descriptor)
+        self._unsure.add("")
+        for place in (*reversed(self._root.parents), self._root):
+            if str(place) in self._unsure or not self._is_there(place):
+                parent = self._calls.open(str(place.parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    self._make_folder(place.name, str(place), parent)
+                finally:
+                    self._calls.close(parent)
+        self._unsure.discard("")
 
     def _raise_link(self, part: str, parent: int, error: OSError) -> NoReturn:
         """Say it plainly when an open failed because of a link; else raise the error as it is."""

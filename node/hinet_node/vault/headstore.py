@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from hinet_node.errors import IntegrityError, NoSpace
 from hinet_node.ports import Disk
@@ -55,6 +56,8 @@ class HeadStore:
         self.closed: dict[str, str] = {}
         """Folders of heads that can't be read -> why."""
         self._lost_numbers: set[int] = set()
+        self._in_doubt: list[str] = []
+        """Paths of heads that may or may not be on the disk: writing them failed, and so did taking them back."""
         for folder in entries(disk, HEADS, self.closed):
             if _DEVICE_FOLDER.fullmatch(folder):
                 self._load(bytes.fromhex(folder))
@@ -201,7 +204,7 @@ class HeadStore:
         """Make verified heads durable; those that are `fresh`."""
         kept = []
         for head in self.fresh(heads):
-            self.write(head)
+            self._write(head)
             self._enter(head)
             if head.device == self._device and not self._wrote:
                 self._note_written()
@@ -232,6 +235,23 @@ class HeadStore:
             self._disk.remove(path + ASIDE)
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _write(self, head: Head) -> None:
+        path = head_path(head.device, head.seq, head.hash)
+        self._end_doubt()
+        try:
+            self.write(head)
+        except BaseException:
+            # It may be there all the same: then the next start would find a head that was never acknowledged.
+            self._in_doubt.append(path)
+            with suppress(NoSpace, OSError):
+                self._end_doubt()
+            raise
+
+    def _end_doubt(self) -> None:
+        while self._in_doubt:
+            self._disk.remove(self._in_doubt[-1])
+            self._in_doubt.pop()
 
     def _enter(self, head: Head) -> None:
         known = self._known.setdefault(head.device, {})
@@ -331,4 +351,4 @@ class HeadStore:
                     self._disk.remove(head_path(device, seq, head_hash))
                 except (NoSpace, OSError, IntegrityError):
                     known[seq] = {head_hash}
-                    return
+                    return  # the new head is kept all the same, and the next one tries again

@@ -191,8 +191,11 @@ class PackStore:
 
     def remove(self, name: bytes) -> None:
         """Remove a pack that no head needs (an unfinished put)."""
-        self._disk.remove(pack_path(name))
-        self.index.remove_pack(name)
+        try:
+            self._disk.remove(pack_path(name))
+        finally:
+            if not self._disk.exists(pack_path(name)):  # removed, durably or not: it can't be read any more
+                self.index.remove_pack(name)
 
     def _remove_outgoing(self) -> None:
         for entry in entries(self._disk, "vault/parts", self.closed):

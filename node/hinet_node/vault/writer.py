@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
+from hinet_node.errors import NoSpace
 from hinet_node.ports import Disk, Lane, Pending, Randomness
 from hinet_node.vault.packstore import PackStore, outgoing_path, pack_path
 from hinet_protocol.packs import (
@@ -94,15 +96,18 @@ class PackWriter:
         self._close_lane()
 
     def take_back(self) -> None:
-        """The put failed: remove what it wrote, so that its room is free again."""
+        """The put failed: remove what it wrote, so that its room is free again. What a failing disk keeps does no harm:
+        a part goes at the next start, and a pack that no head needs is like any other."""
         self._close_lane()
         self._calls.clear()
-        for part in self._parts:
-            self._disk.remove(part)
-        self._parts.clear()
         self._builder = None
+        for part in self._parts:
+            with suppress(NoSpace, OSError):
+                self._disk.remove(part)
+        self._parts.clear()
         for name in self._made:
-            self._store.remove(name)
+            with suppress(NoSpace, OSError):
+                self._store.remove(name)
         self._made.clear()
 
     # ---- inside --------------------------------------------------------------------------------------------------

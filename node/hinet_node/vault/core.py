@@ -118,7 +118,7 @@ class VaultCore:
         self._absorb_due |= self._take_up() or (self.heads.own() is None and bool(self.view.tree))
         self._take_up_older()
         self._absorb_due |= self.twins.due() > 0
-        if (self._absorb_due or self.acceptance.must_speak()) and self._may_write():
+        if (self._absorb_due or self.acceptance.must_speak()) and self.may_write() and not self.heads.lost():
             try:
                 self.publisher.publish_twins()
                 if self.acceptance.must_speak():
@@ -135,11 +135,11 @@ class VaultCore:
         """Publish a head with the view as it is, which settles these heads. Errors: `NoSpace`, `NotAuthorised`."""
         self.publisher.publish(self.publisher.writer(), lambda seq: [], settles=heads)
 
-    def _may_write(self) -> bool:
+    def may_write(self) -> bool:
+        """Whether this device may make heads: it has the keys, and is a member."""
         try:
             self.publisher.epoch()
-            self.publisher.refuse_doubt()
-        except (NotAuthorised, IntegrityError):
+        except NotAuthorised:
             return False
         return True
 
@@ -265,6 +265,11 @@ class VaultCore:
             return False
         self.note_damage(pack)
         return True
+
+    def take_up_again(self) -> None:
+        """Chunks were saved: what could not be opened for want of them is tried again."""
+        self._take_up()
+        self._take_up_older()
 
     def in_doubt(self) -> bool:
         """Whether this device does not know its own last state of the vault now."""

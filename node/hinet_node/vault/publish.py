@@ -48,6 +48,8 @@ class Publisher:
         self._settings = settings
         self._holding = holding
         self._given_up = given_up
+        self.replaced: frozenset[bytes] = frozenset()
+        """Packs that are lost, and of which everything was saved: new heads do not name them."""
         self._twins = twins
 
     def epoch(self) -> tuple[bytes, bytes]:
@@ -154,7 +156,7 @@ class Publisher:
         for head in (*taken, *((own,) if own else ())):
             packs.update(head.packs)
             lists.update(head.lists)
-        given_up = self._given_up(settling)
+        given_up = {*self._given_up(settling), *self.replaced}
         if given_up:
             packs, lists = self._without(given_up, packs, lists)
         inline, listed = self._retain(packs, lists)

@@ -45,6 +45,11 @@ class Touched:
         """The files that need one of these chunks."""
         return tuple(name for name, needed in self._needed().items() if not needed.isdisjoint(chunks)) if chunks else ()
 
+    def losses(self, files: Collection[bytes], chunks: Collection[bytes]) -> list[tuple[bytes, int, int]]:
+        """Of these files: (name, how many of their chunks are among these, how many they have)."""
+        needed = self._needed()
+        return [(name, len(needed[name].intersection(chunks)), len(needed[name])) for name in files]
+
     def files_lacking(self) -> tuple[bytes, ...]:
         """The files of which a chunk is not held at all."""
         held = self._core.store.index.ids()

@@ -69,6 +69,8 @@ class VaultCore:
         """Device -> hashes of the heads that it said it holds whole, as met since the start."""
         self.same_at: dict[bytes, bytes] = {}
         """Device -> the vault digest of both, if its last question since our last comparison found no difference."""
+        self.scrub_days = 0
+        """Within so many days every pack is verified in the background; 0 where nothing does that."""
         self.compared: dict[bytes, int] = {}
         """Device -> how often this one has compared with it, pulled and come to an end, since the start."""
         self.arrived_from: dict[bytes, str] = {}

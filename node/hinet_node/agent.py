@@ -32,6 +32,7 @@ from hinet_node.rates import read_rate
 from hinet_node.sessions import seen
 from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
+from hinet_node.vault.scrub import Scrub, ScrubSettings
 from hinet_node.vault.upkeep import Upkeep
 from hinet_protocol.errors import CloneDetected, DeviceRevoked
 from hinet_protocol.identity import fingerprint
@@ -145,6 +146,7 @@ class Agent:
         nursery.start_soon(self._remember_now_and_then)
         nursery.start_soon(self.tending.run)
         nursery.start_soon(self.upkeep.run)
+        nursery.start_soon(Scrub(self.vault, self.ports.clock, _scrub_settings(self.config), self.log).run)
         await nursery.start(self.learning.run)
         if self._socket is not None:
             await nursery.start(socket_server.serve, self.api, self._socket, self._unexpected)
@@ -212,6 +214,11 @@ class Agent:
         lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
         for line in (f"the call {verb} failed unexpectedly:", *lines):
             self.log(line)
+
+
+def _scrub_settings(config: Config) -> ScrubSettings:
+    default = ScrubSettings()
+    return ScrubSettings(config.scrub_days, read_rate(config.scrub_rate) or default.rate)
 
 
 def _relay_limits(config: Config) -> RelayLimits | None:

@@ -31,7 +31,8 @@ class Config:
     are siblings (`/ip4/…/tcp/…`, with `/p2p/PEERID` if it is to be that device and no other) through which this one can
     be called; `relay_serve` whether it passes bytes on for its siblings, and the next two for how long and how much
     each way in one circuit (0 for no limit). `rate` is how many bytes of packs may travel in a second, each way, as in
-    "5M"; "" for no limit.
+    "5M"; "" for no limit. Every pack of the vault is verified in the background within `scrub_days` days (0: never);
+    what the device slept through is made up at `scrub_rate`.
     """
 
     name: str = ""
@@ -45,6 +46,8 @@ class Config:
     relay_circuit_s: int = 86_400
     relay_circuit_bytes: int = 68_719_476_736
     rate: str = ""
+    scrub_days: int = 30
+    scrub_rate: str = "20M"
 
     def listen_addresses(self) -> tuple[str, ...]:
         """The multiaddrs to listen on. Errors: `UsageError` for something that is no IP address."""
@@ -96,11 +99,15 @@ def read(disk: Disk) -> Config:
     if not 0 <= config.relay_circuit_s < 2**32 or not 0 <= config.relay_circuit_bytes < 2**63:
         raise UsageError(f"{CONFIG}: relay_circuit_s and relay_circuit_bytes are 0 (no limit) or more",
                          next_step=f"mend {CONFIG} in the home")
-    try:
-        read_rate(config.rate)
-    except UsageError as error:
-        raise UsageError(f"{CONFIG}: rate = {error.what}",
-                         next_step=f'mend {CONFIG} in the home; for example: rate = "5M"') from None
+    for key, text in (("rate", config.rate), ("scrub_rate", config.scrub_rate)):
+        try:
+            read_rate(text)
+        except UsageError as error:
+            raise UsageError(f"{CONFIG}: {key} = {error.what}",
+                             next_step=f'mend {CONFIG} in the home; for example: {key} = "5M"') from None
+    if not 0 <= config.scrub_days <= 3_650:
+        raise UsageError(f"{CONFIG}: scrub_days is 1 to 3650, or 0 for no verifying in the background",
+                         next_step=f"mend {CONFIG} in the home")
     return config
 
 

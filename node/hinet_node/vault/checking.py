@@ -102,6 +102,17 @@ class Checker:
         return VerifyReport(self._packs, self._packs_bytes, tuple(self._damaged), missing, tuple(unreadable),
                             self._deep, self._chunks, heads, tuple(self._faults))
 
+    def one(self, name: bytes, *, records: bool) -> list[Fault]:
+        """What is wrong with one pack, and with the records of heads if these are asked for."""
+        self._pack(name, self._store.index.pack_size(name))
+        for damaged, why in self._why_aside.items():
+            self._fault(PACK, DAMAGED, pack_path(damaged), f"Pack {damaged.hex()[:16]} was damaged and is set aside: "
+                        f"{why}.", FETCH, damaged)
+        if records:
+            self._faults += check_heads(self._core.disk, self._core.heads, dict(self._core.household.names()))[1]
+            self._faults += check_seq(self._core.heads)
+        return self._faults
+
     def settled(self, report: VerifyReport) -> VerifyReport:
         """The same report after writers have come to rest: a file that was being put in is whole by now."""
         lacking = {*Touched(self._core).files_lacking(), *self._wrong_files}

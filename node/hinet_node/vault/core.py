@@ -76,6 +76,8 @@ class VaultCore:
         """Device -> hashes of the heads that it said it holds whole, as met since the start."""
         self.same_at: dict[bytes, bytes] = {}
         """Device -> the vault digest of both, if its last question since our last comparison found no difference."""
+        self.scrub_days = 0
+        """Within so many days every pack is verified in the background; 0 where nothing does that."""
         self.compared: dict[bytes, int] = {}
         """Device -> how often this one has compared with it, pulled and come to an end, since the start."""
         self.arrived_from: dict[bytes, str] = {}
@@ -132,7 +134,7 @@ class VaultCore:
         self._absorb_due |= self._take_up() or copied or (self.heads.own() is None and bool(self.view.tree))
         self._take_up_older()
         self._absorb_due |= self.twins.due() > 0
-        if (self._absorb_due or self.acceptance.must_speak()) and self.may_write():
+        if (self._absorb_due or self.acceptance.must_speak()) and self.may_write() and not self.heads.lost():
             try:
                 self.publisher.publish_twins()
                 if self.acceptance.must_speak():
@@ -151,14 +153,13 @@ class VaultCore:
 
     def head_due(self) -> bool:
         """Whether what is in the view has yet to be published, and may be."""
-        return self._absorb_due and self.may_write()
+        return self._absorb_due and self.may_write() and not self.heads.lost()
 
     def may_write(self) -> bool:
-        """Whether this device may publish a head now."""
+        """Whether this device may make heads: it has the keys, and is a member."""
         try:
             self.publisher.epoch()
-            self.publisher.refuse_doubt()
-        except (NotAuthorised, IntegrityError):
+        except NotAuthorised:
             return False
         return True
 
@@ -292,6 +293,11 @@ class VaultCore:
             return False
         self.note_damage(pack)
         return True
+
+    def take_up_again(self) -> None:
+        """Chunks were saved: what could not be opened for want of them is tried again."""
+        self._take_up()
+        self._take_up_older()
 
     def in_doubt(self) -> bool:
         """Whether this device does not know its own last state of the vault now."""

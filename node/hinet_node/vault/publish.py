@@ -42,6 +42,8 @@ class Publisher:
         self._settings = settings
         self._holding = holding
         self._given_up = given_up
+        self.replaced: frozenset[bytes] = frozenset()
+        """Packs that are lost, and of which everything was saved: new heads do not name them."""
         self._twins = twins
         self._retaining = retaining
         self._pins = pins
@@ -151,7 +153,8 @@ class Publisher:
         if tree_pack is None:
             raise IntegrityError("The tree that was just written is not on disk.",
                                  next_step="Run `hinet-node vault verify`, then try again.")
-        inline, listed = self._retaining.sets({*writer.packs, tree_pack}, self._given_up(settling))
+        given_up = {*self._given_up(settling), *self.replaced}
+        inline, listed = self._retaining.sets({*writer.packs, tree_pack}, given_up)
         return make_head(
             self._household.sign, identity=self._household.identity_id, device=self._household.device_public, seq=seq,
             prev=before.hash if before else b"", epoch=epoch_id, tree_chunk=root, tree_pack=tree_pack, packs=inline,

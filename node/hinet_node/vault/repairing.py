@@ -19,13 +19,17 @@ from hinet_node.vault.headstore import head_path
 from hinet_node.vault.items import OnProgress, Progress
 from hinet_node.vault.mending import clear_leftovers, clear_way, mend
 from hinet_node.vault.packfolder import pack_path
-from hinet_node.vault.report import FETCHED, HEAD, PACK, STILL_MISSING, Mended, RepairReport
+from hinet_node.vault.report import FETCHED, HEAD, PACK, SALVAGED, STILL_MISSING, Mended, RepairReport
+from hinet_node.vault.salvage import Salvage, Saved, recollect
 from hinet_node.vault.touched import Touched
 
 if TYPE_CHECKING:
+    from hinet_node.vault.core import VaultCore
     from hinet_node.vault.vault import Vault
 
 POLL_S = 0.1
+FILES_DETAILED = 5
+"""Of so many files of a pack it is said how much of them is lost."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Repairer:
             await self._fetch(timeout_s)
             lacking = await self._lacking()
         self._tell_fetched(first, lacking)
-        self._items += await self._vault.change(lambda core: self._save(lacking.packs))
+        self._items += await self._vault.change(lambda core: self._save(core, lacking))
         self._items += await self._vault.change(clear_leftovers)
         unreadable = await self._vault.change(lambda core: Touched(core).files_lacking())
         self._vault.changed()
@@ -144,11 +148,50 @@ class Repairer:
 
     # ---- what nobody in reach has --------------------------------------------------------------------------------
 
-    def _save(self, missing: Collection[bytes]) -> list[Mended]:
-        touched = Touched(self._core)
-        return [Mended(PACK, STILL_MISSING, pack_path(name), f"Pack {name.hex()[:16]} is still missing.", name,
-                       may_have=may_have(self._vault, name, self._online()), files=touched.files_of_pack(name))
-                for name in missing]
+    def _save(self, core: VaultCore, lacking: Lacking) -> list[Mended]:
+        """What no sibling in reach has: save what opens, and say what is lost and who may have it."""
+        saved, writes = {}, core.may_write()
+        if writes and (lacking.packs or lacking.own_lost):
+            salvage = Salvage(core)
+            saved = {name: salvage.save(name) for name in lacking.packs}
+            core.take_up_again()
+            done = [one for one in saved.values() if one.replaced]
+            names = recollect(core) if lacking.own_lost else 0
+            if done or lacking.own_lost or any(one.saved for one in saved.values()):
+                self._publish(core, salvage, [one.name for one in done])
+            if lacking.own_lost:
+                self._items.append(Mended(HEAD, SALVAGED, "", "This device's own record of its vault was lost, and no "
+                                          f"sibling had it: {names} names came from the trees that its packs hold, and "
+                                          "it goes on from there."))
+        elif lacking.own_lost:
+            self._items.append(Mended(HEAD, STILL_MISSING, "", "This device's own record of its vault is lost."))
+        touched = Touched(core)
+        return [self._told(core, name, saved.get(name), touched) for name in lacking.packs]
+
+    def _publish(self, core: VaultCore, salvage: Salvage, replaced: Collection[bytes]) -> None:
+        writer = core.publisher.writer_for_repair()
+        writer.packs.update(salvage.packs)
+        core.publisher.replaced |= frozenset(replaced)
+        core.publisher.publish(writer, lambda seq: [])
+        for name in replaced:
+            core.store.forget_aside(name)
+            core.settle("E_PACK_DAMAGED", name)
+
+    def _told(self, core: VaultCore, name: bytes, saved: Saved | None, touched: Touched) -> Mended:
+        short = f"Pack {name.hex()[:16]}"
+        if saved is not None and saved.replaced:
+            return Mended(PACK, SALVAGED, pack_path(name), f"{short} was damaged, and all of its {saved.slots} parts "
+                          f"are safe: {saved.saved} were saved from it, {saved.elsewhere} are in other packs.", name)
+        what = f"{short} is still missing"
+        files = touched.files_of_pack(name)
+        if saved is not None and saved.slots:
+            what += f"; {saved.saved + saved.elsewhere} of its {saved.slots} parts were saved"
+            files = touched.files_with(saved.lost)
+            lost = [f"{file.decode('utf-8', 'replace')} lacks {lacks} of {parts} parts"
+                    for file, lacks, parts in touched.losses(files[:FILES_DETAILED], saved.lost)]
+            what += f": {', '.join(lost)}" if lost else ""
+        return Mended(PACK, STILL_MISSING, pack_path(name), f"{what}.", name,
+                      may_have=may_have(self._vault, name, self._online()), files=files)
 
     def _online(self) -> Collection[bytes]:
         return self._replicator.online() if self._replicator is not None else frozenset()

@@ -6,6 +6,7 @@ Made from the view and the index at one moment. Leaves finding the damage to `ch
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hinet_node.errors import IntegrityError, NotAuthorised
@@ -20,21 +21,27 @@ class Touched:
 
     def __init__(self, core: VaultCore) -> None:
         self._core = core
-        self.single: dict[bytes, list[tuple[bytes, bytes]]] = {}
-        """Chunk id -> (name, digest) of the files that consist of this chunk alone."""
-        self.longer: list[tuple[bytes, Version]] = []
-        """The other files, empty ones left out."""
-        self._all: list[tuple[bytes, Version]] = []
         self._needs: dict[bytes, frozenset[bytes]] | None = None
-        if core.household.epoch_keys():
-            for name, (version, _) in sorted(core.view.shown().items()):
-                if not version.chunks:
-                    continue
-                self._all.append((name, version))
-                if len(version.chunks) == 32 and not version.indirect:
-                    self.single.setdefault(version.chunks, []).append((name, version.digest))
-                else:
-                    self.longer.append((name, version))
+
+    @cached_property
+    def _all(self) -> list[tuple[bytes, Version]]:
+        if not self._core.household.epoch_keys():
+            return []
+        return [(name, version) for name, (version, _) in sorted(self._core.view.shown().items()) if version.chunks]
+
+    @cached_property
+    def single(self) -> dict[bytes, list[tuple[bytes, bytes]]]:
+        """Chunk id -> (name, digest) of the files that consist of this chunk alone."""
+        found: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        for name, version in self._all:
+            if _is_single(version):
+                found.setdefault(version.chunks, []).append((name, version.digest))
+        return found
+
+    @cached_property
+    def longer(self) -> list[tuple[bytes, Version]]:
+        """The other files, empty ones left out."""
+        return [(name, version) for name, version in self._all if not _is_single(version)]
 
     def files_of_pack(self, pack: bytes) -> tuple[bytes, ...]:
         """The files that need a chunk which only this pack held, as far as its slots are known."""
@@ -45,11 +52,14 @@ class Touched:
         """The files that need one of these chunks."""
         return tuple(name for name, needed in self._needed().items() if not needed.isdisjoint(chunks)) if chunks else ()
 
+    def losses(self, files: Collection[bytes], chunks: Collection[bytes]) -> list[tuple[bytes, int, int]]:
+        """Of these files: (name, how many of their chunks are among these, how many they have)."""
+        needed = self._needed()
+        return [(name, len(needed[name].intersection(chunks)), len(needed[name])) for name in files]
+
     def files_lacking(self) -> tuple[bytes, ...]:
         """The files of which a chunk is not held at all."""
         held = self._core.store.index.ids()
-        if all(version.chunks in held for _, version in self._all if len(version.chunks) == 32) and not self.longer:
-            return ()
         return tuple(name for name, needed in self._needed().items() if not needed <= held)
 
     def _needed(self) -> dict[bytes, frozenset[bytes]]:
@@ -67,3 +77,7 @@ class Touched:
                     continue  # the list itself is lacking, which is told by its own id
                 found.update(ids[at:at + 32] for at in range(0, len(ids), 32))
         return frozenset(found)
+
+
+def _is_single(version: Version) -> bool:
+    return len(version.chunks) == 32 and not version.indirect

@@ -108,6 +108,15 @@ class View:
             self._replaced += [(name, version) for version in (*before, *came) if version not in self.tree[name]]
         return bool(changed)
 
+    def merge(self, entries: Mapping[bytes, Versions]) -> bool:
+        """Merge what some tree said, without a head that vouches for it; whether anything changed. Errors: `LimitError`
+        when there is no room for it."""
+        check_room(self.tree, entries)
+        with self._lock:
+            changed = merge_into(self.tree, entries)
+            self._touch(changed)
+        return bool(changed)
+
     def has_taken(self, head_hash: bytes) -> bool:
         """Whether the tree of this head is in the view."""
         return head_hash in self._taken_heads

@@ -24,7 +24,7 @@ from hinet_node.errors import IntegrityError, NoSpace
 from hinet_node.real.disk_calls import SystemCalls, sync
 from hinet_node.real.disk_direct import DIRECT_FLAG, may_go_direct, refused_direct
 from hinet_node.real.disk_names import TEMPORARY_PREFIX, split_folder, split_name
-from hinet_node.real.lanes import ThreadLane
+from hinet_node.real.lanes import AtOnceLane, ThreadLane
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_BYTES_MAX = 1 << 24
@@ -204,8 +204,8 @@ class RealDisk:
 
         return await trio.to_thread.run_sync(work)
 
-    def lane(self) -> ThreadLane:
-        return ThreadLane()
+    def lane(self) -> ThreadLane | AtOnceLane:
+        return ThreadLane() if self._calls is os else AtOnceLane()  # a test's own file system sees one order of calls
 
     # ---- walking -------------------------------------------------------------------------------------------------
 

@@ -1,19 +1,27 @@
 """Files outside the home: writing what is taken out of the vault, never through a link.
 
 Paths here are the owner's own words on the command line. What comes from the vault (names) may have been written by
-another device, so a name never decides on its own where something is written. Leaves content to `reader`.
+another device, so a name never decides on its own where something is written. Leaves content to `reader`, many files
+at once to `restoring`.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hinet_node.errors import NoSpace, UsageError
+from hinet_protocol.attributes import Attributes
 
+_HOLE_BYTES = 65_536
+"""Zeros from here on, in whole blocks of this size, become holes."""
+_ZEROS = bytes(_HOLE_BYTES)
+_NOTHING_KNOWN = Attributes()
+_number = itertools.count()
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,38 +38,30 @@ def plain_parts(name: bytes) -> tuple[bytes, ...]:
     return parts
 
 
-def write_file(path: Path | str, pieces: Iterable[bytes], on_bytes: Callable[[int], None]) -> None:
+def write_file(path: Path | str, pieces: Iterable[bytes], on_bytes: Callable[[int], None],
+               attributes: Attributes = _NOTHING_KNOWN) -> None:
     """Write `path` whole or not at all: temp file beside it, fsync, rename. Errors: `NoSpace`, `UsageError`."""
     target = Path(path)
     if target.is_dir() and not target.is_symlink():
         raise UsageError(f"{target} is a folder.", next_step=f"Name the file to write, such as {target / 'NAME'}.")
-    with _reported(target):
+    with reported(target):
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _write_in(folder, os.fsencode(target.name), pieces, on_bytes)
+            temporary = write_temporary(folder, pieces, on_bytes, attributes)
+            try:
+                sync_file(temporary, folder)
+                os.replace(temporary, os.fsencode(target.name), src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.unlink(temporary, dir_fd=folder)
+                raise
+            os.fsync(folder)
         finally:
             os.close(folder)
 
 
-def write_below(root: Path | str, parts: tuple[bytes, ...], pieces: Iterable[bytes],
-                on_bytes: Callable[[int], None]) -> None:
-    """Write a file below `root`, making folders (0700) as needed. Each step is opened from the one before without
-    following links, so a link inside `root` can't lead out of it. Errors: `UsageError` E_NAME_ESCAPES, `NoSpace`."""
-    place = Path(root, *map(os.fsdecode, parts))
-    with _reported(place):
-        Path(root).mkdir(parents=True, exist_ok=True)
-        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for part in parts[:-1]:
-                inner = _step(folder, part, place)
-                os.close(folder)
-                folder = inner
-            _write_in(folder, parts[-1], pieces, on_bytes)
-        finally:
-            os.close(folder)
-
-
-def _step(folder: int, part: bytes, place: Path) -> int:
+def step(folder: int, part: bytes, place: Path) -> int:
+    """A descriptor of the folder `part` (0700 if it is made), opened without following a link. Errors: `UsageError`
+    E_NAME_ESCAPES."""
     try:
         os.mkdir(part, 0o700, dir_fd=folder)
     except FileExistsError:
@@ -75,29 +75,65 @@ def _step(folder: int, part: bytes, place: Path) -> int:
                          code="E_NAME_ESCAPES", next_step="Move it away, or restore into another folder.") from error
 
 
-def _write_in(folder: int, last: bytes, pieces: Iterable[bytes], on_bytes: Callable[[int], None]) -> None:
-    temporary = b".hinet-restore-%d" % os.getpid()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
+def write_temporary(folder: int, pieces: Iterable[bytes], on_bytes: Callable[[int], None],
+                    attributes: Attributes) -> bytes:
+    """Write a new file beside its place; its name. It is not synced, and gone after an error. Runs of zeros become
+    holes; the mode is what the version says as far as this user's umask allows, else 0600."""
+    temporary = b".hinet-restore-%d-%d" % (os.getpid(), next(_number))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    mode = 0o600 if attributes.mode is None else attributes.mode
+    descriptor = os.open(temporary, flags, mode, dir_fd=folder)
     try:
         try:
+            hole = False
             for piece in pieces:
-                rest = memoryview(piece)
-                while rest:
-                    rest = rest[os.write(descriptor, rest):]
+                hole = _write(descriptor, piece)
                 on_bytes(len(piece))
-            os.fsync(descriptor)
+            if hole:
+                os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR))
+            if attributes.mtime_ns is not None:
+                with suppress(OSError, OverflowError):  # not every file system knows every time
+                    os.utime(descriptor, ns=(attributes.mtime_ns, attributes.mtime_ns))
         finally:
             os.close(descriptor)
-        os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.unlink(temporary, dir_fd=folder)
         raise
-    os.fsync(folder)
+    return temporary
+
+
+def _write(descriptor: int, piece: bytes) -> bool:
+    """Write a piece at the present place, leaving out whole blocks of zeros; whether it ended with such a hole."""
+    at = begun = 0
+    while len(piece) - at >= _HOLE_BYTES:
+        if not piece.startswith(_ZEROS, at):
+            at += _HOLE_BYTES
+            continue
+        _write_all(descriptor, memoryview(piece)[begun:at])
+        begun = at
+        while piece.startswith(_ZEROS, at):
+            at += _HOLE_BYTES
+        os.lseek(descriptor, at - begun, os.SEEK_CUR)
+        begun = at
+    _write_all(descriptor, memoryview(piece)[begun:])
+    return begun == len(piece) > 0
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data):]
+
+
+def sync_file(name: bytes, folder: int) -> None:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
-def _reported(place: Path) -> Iterator[None]:
+def reported(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -6,7 +6,7 @@ Leaves the work itself to `core`, `edits` and `history`, counting and checking t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,8 +21,10 @@ from hinet_node.vault.items import AddReport, Household, Item, OnProgress, Vault
 from hinet_node.vault.progress import Counter
 from hinet_node.vault.repairing import Repairer
 from hinet_node.vault.report import RepairReport, VerifyReport
+from hinet_node.vault.restoring import FolderWriter, ahead
 from hinet_node.vault.sources import Source
 from hinet_node.vault.view import item_of
+from hinet_protocol.attributes import read_attributes
 from hinet_protocol.heads import Head
 from hinet_protocol.trees import Version
 
@@ -127,20 +129,12 @@ class Vault:
 
     async def write_version(self, version: Version, path: Path | str, *, on_progress: OnProgress | None = None) -> None:
         """Write the content of any version to `path`, as `get_to`."""
-        count = Counter(b"", version.size, 1, on_progress)
-        await self._read(lambda: files.write_file(path, self.core.content(version), count.bytes))
+        await self._write_file(version, path, Counter(b"", version.size, 1, on_progress))
 
     async def write_versions(self, rows: Mapping[bytes, Version], folder: Path | str, *,
                              on_progress: OnProgress | None = None) -> None:
         """Write versions below `folder`, by their names. Errors: as `restore`."""
-        parts = {name: files.plain_parts(name) for name in rows}
-        count = Counter(b"", sum(version.size for version in rows.values()), len(rows), on_progress)
-
-        def work() -> None:
-            for name, version in sorted(rows.items()):
-                files.write_below(folder, parts[name], self.core.content(version), count.bytes)
-                count.file()
-        await self._read(work)
+        await self._write_files(sorted(rows.items()), folder, b"", on_progress)
 
     async def get(self, name: bytes) -> bytes:
         """The whole content, verified. Errors: `UsageError` E_NO_SUCH_FILE; `IntegrityError` when a pack is damaged
@@ -153,25 +147,39 @@ class Vault:
         """Write the content to `path`, which appears whole or not at all; memory stays bounded. An existing file is
         replaced, a symbolic link at `path` is replaced and not followed. Errors: as `get`; `NoSpace`."""
         version, conflict_of = self.core.version(name)
-        count = Counter(name, version.size, 1, on_progress)
-        await self._read(lambda: files.write_file(path, self.core.content(version), count.bytes))
-        count.tell()
+        await self._write_file(version, path, Counter(name, version.size, 1, on_progress))
         return item_of(name, version, conflict_of)
 
     async def restore(self, prefix: bytes, folder: Path | str, *, on_progress: OnProgress | None = None) -> list[Item]:
         """Write every file under `prefix` below `folder`, by its name. Names that would leave the folder (absolute,
         `..`, through a link) are refused before anything is written: `UsageError` code E_NAME_ESCAPES."""
         chosen = [(name, row) for name, row in sorted(self.core.shown().items()) if name.startswith(prefix)]
-        parts = [files.plain_parts(name) for name, _ in chosen]
-        count = Counter(prefix, sum(row[0].size for _, row in chosen), len(chosen), on_progress)
+        await self._write_files([(name, row[0]) for name, row in chosen], folder, prefix, on_progress)
+        return [item_of(name, *row) for name, row in chosen]
+
+    async def _write_file(self, version: Version, path: Path | str, count: Counter) -> None:
+        await self._read(lambda: files.write_file(path, self._pieces(version), count.bytes,
+                                                  read_attributes(version.attributes)))
+        count.tell()
+
+    async def _write_files(self, rows: Sequence[tuple[bytes, Version]], folder: Path | str, what: bytes,
+                           on_progress: OnProgress | None) -> None:
+        parts = [files.plain_parts(name) for name, _ in rows]
+        count = Counter(what, sum(version.size for _, version in rows), len(rows), on_progress)
 
         def work() -> None:
-            for (_, (version, _)), where in zip(chosen, parts, strict=True):
-                files.write_below(folder, where, self.core.content(version), count.bytes)
-                count.file()
+            count.tell()
+            with FolderWriter(folder) as writer:
+                for (_, version), where in zip(rows, parts, strict=True):
+                    writer.write(where, self._pieces(version), count.bytes, read_attributes(version.attributes))
+                    count.file()
             count.tell()
         await self._read(work)
-        return [item_of(name, *row) for name, row in chosen]
+
+    def _pieces(self, version: Version) -> Iterator[bytes]:
+        """The content, that of a large file opened ahead."""
+        pieces = self.core.content(version)
+        return ahead(self._disk, pieces) if version.size > self.core.settings.chunk_bytes else pieces
 
     async def list(self, prefix: bytes = b"") -> list[Item]:
         """The files whose shown name begins with `prefix`, sorted by name; concurrent edits each have their own."""

@@ -10,8 +10,10 @@ import pytest
 import trio
 
 from hinet_node.errors import IntegrityError, UsageError
-from hinet_node.vault.files import plain_parts, write_below, write_file
+from hinet_node.vault.files import plain_parts, write_file
 from hinet_node.vault.packstore import pack_path
+from hinet_node.vault.restoring import FolderWriter
+from hinet_protocol.attributes import Attributes
 
 
 def test_restoring_writes_every_file_by_its_name(world: Any, tmp_path: Path) -> None:
@@ -53,8 +55,8 @@ def test_a_link_inside_the_folder_does_not_lead_out_of_it(tmp_path: Path) -> Non
     (folder / "notes").symlink_to(outside)
     (folder / "loop").symlink_to(folder / "loop")
     for name in (b"notes/dog.md", b"loop/dog.md"):
-        with pytest.raises(UsageError) as caught:
-            write_below(folder, plain_parts(name), [b"x"], lambda count: None)
+        with pytest.raises(UsageError) as caught, FolderWriter(folder) as writer:
+            writer.write(plain_parts(name), [b"x"], lambda count: None, Attributes())
         assert caught.value.code == "E_NAME_ESCAPES"
     assert list(outside.iterdir()) == []
 

@@ -68,6 +68,8 @@ class Used:
 
     wall_s: float
     cpu_s: float
+    peak_mib: float = 0.0
+    """Of its largest process."""
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -91,7 +93,7 @@ def command(line: Sequence[str], *, environment: Mapping[str, str] | None = None
     if process.returncode:
         words = said.decode("utf-8", "replace")[-500:]
         raise RuntimeError(f"{' '.join(line[:4])} ended with {process.returncode}: {words}")
-    return Used(wall_s, used.ru_utime + used.ru_stime)
+    return Used(wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 def family(process_id: int) -> list[int]:

@@ -30,7 +30,7 @@ def run(bench: Bench) -> None:
         for repeat in range(bench.repeats):
             for at, name in enumerate(SETS):
                 source = bench.folder / f"set-{repeat}-{at}"
-                _make(source, *SETS[name], seed=repeat)
+                make(source, *SETS[name], seed=repeat)
                 found = figures[name]
                 _ours(found, first, second, source, SETS[name][0])
                 _backup(found, restic, source, bench.folder / "copy")
@@ -98,7 +98,8 @@ def _restic(folder: Path) -> list[str]:
     return line
 
 
-def _make(folder: Path, count: int, least: int, most: int, *, seed: int) -> None:
+def make(folder: Path, count: int, least: int, most: int, *, seed: int) -> None:
+    """Files of random bytes, a hundred in each folder."""
     source = random.Random(f"{folder.name} {seed}")
     for number in range(count):
         place = folder / f"{number // 100:02d}"

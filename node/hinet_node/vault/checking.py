@@ -37,7 +37,7 @@ from hinet_protocol.errors import PackDamaged, PackMalformed, TreeMalformed
 from hinet_protocol.heads import decode_pack_list, is_pack_list
 from hinet_protocol.packs import DATA, TREE_PAGE, TREE_ROOT, Slot, pack_bytes_max
 from hinet_protocol.reconcile import needs_of
-from hinet_protocol.trees import decode_page, decode_root
+from hinet_protocol.trees import Version, decode_page, decode_root
 
 if TYPE_CHECKING:
     from hinet_node.vault.core import VaultCore
@@ -74,6 +74,10 @@ class Checker:
         self._why_aside: dict[bytes, str] = {}
         self._packs = self._packs_bytes = self._chunks = self._done = self._total = 0
         self._now_s = core.publisher.now()
+        self._later = {chunk_id for _, version in self._touched.longer for chunk_id in version.chunk_ids()
+                       if not version.indirect} if self._deep else set()
+        self._put_off: dict[bytes, Place] = {}
+        """The only copies of chunks that are opened with their files, in the order of the files."""
 
     def run(self) -> VerifyReport:
         """The whole of it. Errors: our own bugs only."""
@@ -206,22 +210,32 @@ class Checker:
         if not slots:
             self._list(name)
         for slot in slots:
-            try:
-                plain = self._core.reader.open(Place(name, slot))
-                self._chunks += 1
-                if slot.kind == TREE_PAGE:
-                    decode_page(plain)
-                elif slot.kind == TREE_ROOT:
-                    decode_root(plain)
-                elif slot.kind == DATA:
-                    self._whole_file(slot.chunk_id, plain)
-            except (PackDamaged, PackMalformed, TreeMalformed) as error:
-                self._fault(PACK, MALFORMED, pack_path(name), f"Slot {slot.number} of pack {name.hex()[:16]} is not "
-                            f"what its footer says: {error}", "A faulty device made it; other copies of the chunk are "
-                            "used where there are any.", name, self._touched.files_with({slot.chunk_id}))
-            except (OSError, IntegrityError) as error:
-                self._unreadable(name, error, slot.offset)
+            if slot.kind == DATA and slot.chunk_id in self._later and len(self._store.index.places(slot.chunk_id)) == 1:
+                self._put_off[slot.chunk_id] = Place(name, slot)  # opened with its file, which is this copy's only use
+                continue
+            if not self._open_slot(Place(name, slot)):
                 return
+
+    def _open_slot(self, place: Place) -> bool:
+        """Open one chunk. False when its pack can't be read any more."""
+        name, slot = place.pack, place.slot
+        try:
+            plain = self._core.reader.open(place)
+            self._chunks += 1
+            if slot.kind == TREE_PAGE:
+                decode_page(plain)
+            elif slot.kind == TREE_ROOT:
+                decode_root(plain)
+            elif slot.kind == DATA:
+                self._whole_file(slot.chunk_id, plain)
+        except (PackDamaged, PackMalformed, TreeMalformed) as error:
+            self._fault(PACK, MALFORMED, pack_path(name), f"Slot {slot.number} of pack {name.hex()[:16]} is not "
+                        f"what its footer says: {error}", "A faulty device made it; other copies of the chunk are "
+                        "used where there are any.", name, self._touched.files_with({slot.chunk_id}))
+        except (OSError, IntegrityError) as error:
+            self._unreadable(name, error, slot.offset)
+            return False
+        return True
 
     def _list(self, name: bytes) -> None:
         try:
@@ -246,13 +260,27 @@ class Checker:
     def _files(self) -> None:
         """Files of several chunks, and those that need one that was not seen: whole, against their digest."""
         for name, version in self._touched.longer:
+            seen = 0
             try:
                 for piece in self._core.content(version):
+                    seen += 1
                     self._done += len(piece)
                     self._say("files", None)
             except (IntegrityError, NotAuthorised) as error:
                 if error.code != "E_PACK_MISSING":
                     self._wrong_file(name, str(error))
+            self._settle_put_off(version, seen)
+
+    def _settle_put_off(self, version: Version, seen: int) -> None:
+        """The first `seen` chunks of a file were opened with it; those behind them are opened one by one."""
+        for at, chunk_id in enumerate(version.chunk_ids()):
+            place = self._put_off.pop(chunk_id, None)
+            if place is None:
+                continue
+            if at < seen:
+                self._chunks += 1
+            elif self._store.index.pack_size(place.pack) is not None:
+                self._open_slot(place)
 
     def _wrong_file(self, name: bytes, why: str) -> None:
         if name in self._wrong_files or len(self._wrong_files) >= DAMAGED_FILES_MAX:

@@ -16,6 +16,7 @@ import trio
 from hinet_node.real.disk import RealDisk
 from hinet_node.vault.packfolder import pack_path
 from hinet_node.vault.report import DAMAGED, MISPLACED, MISSING, REBUILT, UNREADABLE
+from hinet_protocol.packs import PackBuilder, pack_name
 from hinet_simnet.randomness import SeededRandomness
 
 
@@ -324,4 +325,34 @@ def test_verifying_counts_and_tells_how_far_it_is(world: Any, tmp_path: Path) ->
         held = node.vault.core.store.index.packs()
         verified = node.vault.core.store.notes.verified(held, int(node.clock.now))
         assert (verified.packs, verified.checked, verified.oldest_s) == (5, 5, int(node.clock.now))
+    trio.run(main)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_a_chunk_that_lies_in_the_middle_of_a_file_is_named_and_the_others_are_opened_all_the_same(
+        world: Any, tmp_path: Path, wrong: int) -> None:
+    """A pack that is as its (faulty) writer made it, and holds other bytes under one chunk's id."""
+    async def main() -> None:
+        node = await world.node("laptop", RealDisk(tmp_path / "home"))
+        await node.vault.put(b"long", noise(3 * 4096))
+        core = node.vault.core
+        version, _ = core.version(b"long")
+        pieces = list(core.content(version))
+        (honest,) = core.store.index.packs()
+        epoch, key = core.publisher.epoch()
+        slots = core.store.index.slots_in(honest)
+        builder = PackBuilder(epoch, key, b"s" * 32)
+        for slot in slots:
+            plain = core.reader.read(slot.chunk_id)
+            builder.add(slot.kind, slot.chunk_id, b"a lie" if plain == pieces[wrong] else plain)
+        raw = builder.finish()[0]
+        name = pack_name(raw)
+        core.store.add_whole(name, raw)
+        node.disk.remove(pack_path(honest))
+        core.store.index.remove_pack(honest)
+        report = await node.vault.verify(deep=True)
+        (fault,) = [fault for fault in report.faults if fault.state == "malformed"]
+        assert f"Slot {wrong} of pack {name.hex()[:16]}" in fault.what
+        assert fault.files == (b"long",)
+        assert report.chunks == len(slots) - 1
     trio.run(main)

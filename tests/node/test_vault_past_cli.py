@@ -89,6 +89,21 @@ def test_the_last_removal_is_taken_back_and_renamed_files_do_not_come_back_with_
     assert run("vault", "ls")[1] == "notes/hound.md\n"
 
 
+def test_a_folder_that_can_not_go_back_whole_is_partly_done_and_one_object_with_json(run: Run) -> None:
+    async def put(vault: Vault, report: Any) -> None:
+        await vault.put(b"notes/log", b"1", keep_past=False)
+        await vault.put(b"notes/log", b"2", keep_past=False)
+        await vault.remove([b"notes/cat.md"])
+
+    vault_local.run(put)
+    code, out, err = run("vault", "restore", "notes", "--before", "1h")
+    assert (code, out) == (3, "")
+    assert "1 file was left" in err
+    assert "notes/log" in err
+    code, out, err = run("--json", "vault", "restore", "notes", "--before", "1h")
+    assert (code, json.loads(out)["left"]) == (3, ["notes/log"])
+
+
 def test_nobody_is_asked_at_no_terminal_and_a_no_changes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("vault", "rm", "notes/dog.md", "notes/cat.md")[0] == 0, "files that are named need no --yes"
     assert run("vault", "restore", "notes")[0] == 0

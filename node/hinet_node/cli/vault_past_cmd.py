@@ -80,7 +80,7 @@ def restore(name: Annotated[str, typer.Argument(help="A file's name or a folder'
                                                                          "A folder goes below it.")] = "") -> None:
     """Put back what was there. A removed file, an older version, what was last removed of a folder, or a folder as it
     was at a time. What stands there now stays in the history."""
-    from hinet_node.errors import ConflictError, PartlyDone
+    from hinet_node.errors import ConflictError
 
     args: dict[str, Any] = {"name": name, "version": version}
     if before:
@@ -93,9 +93,10 @@ def restore(name: Annotated[str, typer.Argument(help="A file's name or a folder'
     done = vault_local.call("vault.restore", args, label="restoring")
     output.emit("hinet.vault-restore/1", done, lambda: _restored(done))
     if done["left"]:
-        raise PartlyDone(f"{len(done['left'])} files could not be put back, because their older versions were "
-                         f"collected: {output.clean_line(', '.join(done['left'][:5]))}",
-                         next_step=context.typed("vault history NAME"))
+        count = len(done["left"])
+        output.say(f"{count} {'file was' if count == 1 else 'files were'} left as they are, since what they were then "
+                   f"is not held any more: {output.clean_line(', '.join(done['left'][:5]))}")
+        raise typer.Exit(3)
 
 
 def accept_older(head: Annotated[str, typer.Option("--head", metavar="HASH", help="The head, or the beginning of its "
@@ -204,9 +205,9 @@ def _restored(done: dict[str, Any]) -> Iterable[str]:
     files = f"{count} {'file' if count == 1 else 'files'} ({output.size_text(done['bytes'])})"
     if done["to"]:
         yield f"{done['to']} ({files})"
-    elif not count:
+    elif not count and not done["left"]:
         yield "The vault holds that already: nothing was changed."
-    else:
+    elif count:
         names = [output.clean_line(name) for name in done["names"]]
         yield f"{files} put back: {', '.join(names[:3])}{'' if count <= 3 else ', …'}"
         if done["removed_before"]:

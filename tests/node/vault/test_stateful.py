@@ -94,7 +94,6 @@ class Write:
     name: bytes
     content: bytes | None
     author: bytes
-    branch: int
     replaces: frozenset[int]
     may_replace: frozenset[int]
 
@@ -118,7 +117,6 @@ class Device:
     node: Any
     keeper: bool = False
     gone: bool = False
-    branch: int = 0
     knows: Knows = field(default_factory=Knows)
     heads: dict[bytes, Knows] = field(default_factory=dict)
 
@@ -171,8 +169,8 @@ class Household(RuleBasedStateMachine):
         self.devices: list[Device] = []
         self.backups: list[Backup] = []
         self.numbers: dict[tuple[bytes, int], set[bytes]] = {}
-        self.opened = self.serial = self.branches = 0
-        self.branched: set[bytes] = set()
+        self.opened = self.serial = 0
+        self.copied: set[bytes] = set()
         for number in range(readers):
             self.add(f"reader-{number}")
         self.add("keeper", keeper=True)
@@ -233,11 +231,12 @@ class Household(RuleBasedStateMachine):
         certain = self.living(name, device.knows.sure, device.knows.maybe, may=True)
         seen = {here[name]} if name in here else set()
         seen |= {here[beside] for beside in settled if beside in here}
-        replaces = frozenset(number for number in possible
-                             if self.writes[number].content in seen
-                             or (self.writes[number].content is None and number in certain))
-        maybe = frozenset(number for number in possible if self.writes[number].content is None)
-        made = Write(len(self.writes), name, content, device.public, device.branch, replaces, maybe)
+        gone = {number for number in possible if self.writes[number].content in {*seen, None}}
+        # Of two writes with the content shown, one may not have come here yet.
+        alone = {number for number in gone if sum(
+            self.writes[number].content == self.writes[other].content is not None for other in gone) == 1}
+        replaces, maybe = frozenset(gone & (certain | alone)), frozenset(gone)
+        made = Write(len(self.writes), name, content, device.public, replaces, maybe)
         self.writes.append(made)
         return made
 
@@ -263,7 +262,7 @@ class Household(RuleBasedStateMachine):
         for head in device.node.vault.core.heads.current():
             self.numbers.setdefault((head.device, head.seq), set()).add(head.hash)
         for (author, seq), hashes in self.numbers.items():
-            assert len(hashes) == 1 or author in self.branched, ("a number was used twice", author.hex()[:8], seq)
+            assert len(hashes) == 1 or author in self.copied, ("a number was used twice", author.hex()[:8], seq)
         if device.keeper:
             assert not any(MARK in raw or b"letters" in raw for raw in self.bytes_of(device.node.disk))
             return
@@ -543,7 +542,7 @@ class Household(RuleBasedStateMachine):
             return
         device.node.disk = backup.disk
         device.knows, device.heads = backup.knows, backup.heads
-        self.branch_off(device)
+        self.copied.add(device.public)
         self.reopen(device)
         self.put_all(device, chosen)
 
@@ -559,13 +558,8 @@ class Household(RuleBasedStateMachine):
         node.__dict__.update(of.__dict__, disk=backup.disk, clock=Clock())
         device = Device(node, knows=backup.knows, heads=backup.heads)
         self.devices.append(device)
-        self.branch_off(device)
+        self.copied.add(device.public)
         self.reopen(device)
-
-    def branch_off(self, device: Device) -> None:
-        self.branches += 1
-        device.branch = self.branches
-        self.branched.add(device.public)
 
     @precondition(lambda self: len(self.alive()) < DEVICES_MAX and len(self.devices) <= DEVICES_MAX)
     @rule()

@@ -567,12 +567,18 @@ def test_lists_that_name_more_packs_than_fit_into_memory_are_not_read(
         evil.head(root, evil.seal(), lists=sorted(names))
         read: list[int] = []
         before = victim.vault.core.store.read_list
-        victim.vault.core.store.read_list = lambda name: (read.append(1), before(name))[1]
+
+        def read_list(name: bytes) -> Any:
+            found = before(name)
+            read.extend([1] * (found is not None))
+            return found
+
+        victim.vault.core.store.read_list = read_list
         async with world.running(victim):
             world.connect(victim, evil)
             await world.until(lambda: bool(victim.trouble()))
         assert victim.trouble() == {"E_HEAD"}
-        assert len(read) <= 4, "once, before they had come"
+        assert read == []
         await victim.vault.put(b"mine", b"2")
         await victim.open()
         assert await victim.vault.get(b"mine") == b"2"

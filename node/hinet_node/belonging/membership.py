@@ -139,6 +139,11 @@ class Membership:
         now_s = int(self._clock.now_unix_s())
         return {device.public: device.name for device in self._chain.members() if device.role_at(now_s) != "keeper"}
 
+    def keepers(self) -> Mapping[bytes, str]:
+        """Public key -> name of the live devices that keep the vault without its keys."""
+        now_s = int(self._clock.now_unix_s())
+        return {device.public: device.name for device in self._chain.members() if device.role_at(now_s) == "keeper"}
+
     def names(self) -> Mapping[bytes, str]:
         """Public key -> name, of every device that ever was in the household."""
         return {device.public: device.name for device in self._chain.devices()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,8 +19,9 @@ def status_lines(data: dict[str, Any], *, brief: bool = False) -> Iterable[str]:
     whole = ", every device in step" if brief and all(device["in_step"] for device in data["devices"]) else ""
     yield f"{'vault     ' if brief else ''}{held}{whole}; {output.size_text(data['free_bytes'])} free on this disk"
     if data["missing_packs"]:
-        coming = f", {data['coming_packs']} on their way" if data.get("coming_packs") else ""
-        yield output.style(f"{data['missing_packs']} packs are still to come from the siblings{coming}", "yellow")
+        yield ("missing   " if brief else "") + output.style(_missing(data), "yellow")
+    yield from _copies(data, "copies    " if brief else "")
+    yield from _verified(data, "verified  " if brief else "")
     if data.get("rate"):
         yield f"{'limit     ' if brief else ''}packs travel at most at {show_rate(data['rate'])}, each way"
     count = data["conflicts"]
@@ -35,10 +37,67 @@ def status_lines(data: dict[str, Any], *, brief: bool = False) -> Iterable[str]:
         yield f"  next: {output.clean(trouble['next'])}"
 
 
+def _missing(data: dict[str, Any]) -> str:
+    """What is needed here and not here; what is damaged is put right by asking for it."""
+    coming = f", {data['coming_packs']} on their way" if data.get("coming_packs") else ""
+    text = f"{_packs(data['missing_packs'])} still to come from the siblings{coming}"
+    if data["damaged_packs"]:
+        text += f"; {data['damaged_packs']} of them were here and are damaged: {context.typed('vault repair')}"
+    return text
+
+
+def _copies(data: dict[str, Any], label: str) -> Iterable[str]:
+    """How safe it is if this device is lost."""
+    if not data["copies_least"]:
+        return
+    if not data["other_devices"]:
+        yield label + output.style("only on this device, and lost with it: there is no other one in the household; "
+                                   f"add one: {context.typed('invite')}", "yellow")
+    elif data["single_packs"]:
+        what = (f"{_packs(data['single_packs'])}, {output.size_text(data['single_bytes'])},"
+                if data["single_packs"] < data["packs"] else "everything")
+        yield label + output.style(f"{what} only on this device yet; siblings get it when they are in reach", "yellow")
+    else:
+        least = data["copies_least"]
+        yield label + output.style(f"everything here is on {'' if least == data['other_devices'] + 1 else 'at least '}"
+                                   f"{least} devices", "green")
+
+
+def _verified(data: dict[str, Any], label: str) -> Iterable[str]:
+    """When the packs were last read and found whole."""
+    if not data["packs"]:
+        return
+    done, days = data["verified_packs"], data["verify_days"]
+    each = f"each within {days} days" if days else "not in the background"
+    if not done:
+        yield f"{label}nothing was verified yet ({each}); to do it now: {context.typed('vault verify')}"
+        return
+    oldest, newest = (output.ago_text(max(0.0, time.time() - data[key])) for key in (
+        "verified_oldest", "verified_newest"))
+    if done < data["packs"]:
+        yield f"{label}{done} of {_packs(data['packs'])} verified so far, the last one {newest} ({each})"
+    elif oldest == newest:
+        yield f"{label}all packs verified {newest}"
+    else:
+        yield f"{label}all packs verified, the last one {newest}, none longer than {oldest}"
+
+
+def _packs(count: int) -> str:
+    return f"{count} {'pack' if count == 1 else 'packs'}"
+
+
 def _behind(device: dict[str, Any]) -> str:
+    """One device's copy in a few words: `in step`, `lacks 3 packs, 40 MiB, since 2 h ago`."""
+    role = "keeper, " if device["keeper"] else ""
+    said = f", as it said {output.ago_text(max(0.0, time.time() - device['said']))}" if device["said"] else ""
     if device["in_step"]:
-        return output.style("in step", "green")
+        return role + output.style("in step", "green") + (said if device["keeper"] else "")
     if device["behind"] is None:
-        return "its copy is not known"
-    packs = f"{device['behind_packs']} {'pack' if device['behind_packs'] == 1 else 'packs'}"
-    return output.style(f"behind by {packs}, {output.size_text(device['behind_bytes'])}", "yellow")
+        return f"{role}its copy is not known: it was not met yet"
+    since = f", the oldest {output.ago_text(max(0.0, time.time() - device['behind_since']))}" if device[
+        "behind_since"] else ""
+    if not device["behind_packs"]:
+        return role + output.style("has all packs, and has not said yet that it took them up", "yellow")
+    most = "" if device["exact"] else "at most "
+    return role + output.style(f"behind by {most}{_packs(device['behind_packs'])}, "
+                               f"{output.size_text(device['behind_bytes'])}{since}", "yellow")

@@ -27,6 +27,9 @@ class Household(Protocol):
     def members(self) -> Mapping[bytes, str]:
         """Public key -> name of the devices that may write to the vault now: neither keepers nor revoked ones."""
 
+    def keepers(self) -> Mapping[bytes, str]:
+        """Public key -> name of the devices that hold the vault now and may not read it."""
+
     def names(self) -> Mapping[bytes, str]:
         """Public key -> name, of every device that ever was in the household."""
 
@@ -65,15 +68,21 @@ class DeviceState:
     """Number of its newest head held here; 0 when it never wrote."""
     behind: int | None
     """How many heads of others it has not taken up; 0 when in step; None when it is not known. A keeper makes no heads:
-    it is listed once it was met, and what it said then counts."""
+    what it last said it holds counts."""
     in_step: bool
     time: int
     """Unix seconds of its newest head, by its own clock; 0 without one."""
     behind_packs: int = 0
-    """Packs held here that it needs and may lack: at most so many, since it may hold some of them already."""
+    """Packs held here that it needs and lacks: by what it said it holds, else (not `exact`) at most so many."""
     behind_bytes: int = 0
     epoch: bytes = b""
     """The vault epoch that its newest head is sealed under: it had the chain up to there. Empty without a head."""
+    exact: bool = True
+    behind_since: int = 0
+    """Unix seconds of the oldest head that it has not taken up, by its writer's clock; 0 when in step."""
+    said: int = 0
+    """When it last said what it holds, unix seconds of this device's clock; 0 when it never did."""
+    keeper: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,22 @@ class VaultStatus:
     """Device -> on how many devices its newest head is known to be whole, this one included."""
     free_bytes: int
     trouble: tuple[Trouble, ...]
+    damaged_packs: int = 0
+    """Those of the missing packs that were set aside here because they are damaged."""
+    copies_least: int = 0
+    """On how many devices that needed pack is which is on the fewest, this one included; 0 without packs."""
+    single_packs: int = 0
+    """Packs that only this device is known to hold."""
+    single_bytes: int = 0
+    other_devices: int = 0
+    """Other devices that belong to the household now."""
+    verified_packs: int = 0
+    """Packs that were read again and found whole since they came."""
+    verified_oldest: int = 0
+    """When the one of these was that was verified longest ago, and when the last one; 0 without."""
+    verified_newest: int = 0
+    verify_days: int = 0
+    """Within so many days every pack is verified in the background; 0 where nothing does that."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -112,9 +137,14 @@ class VaultStatus:
             "conflicts": self.conflicts, "missing_packs": self.missing_packs, "free_bytes": self.free_bytes,
             "devices": [{"device": d.device.hex(), "name": d.name, "head_seq": d.head_seq, "behind": d.behind,
                          "behind_packs": d.behind_packs, "behind_bytes": d.behind_bytes, "in_step": d.in_step,
-                         "epoch": d.epoch.hex(), "time": d.time, "copies": self.copies.get(d.device, 0)}
+                         "epoch": d.epoch.hex(), "time": d.time, "copies": self.copies.get(d.device, 0),
+                         "exact": d.exact, "behind_since": d.behind_since, "said": d.said, "keeper": d.keeper}
                         for d in self.devices],
             "trouble": [{"code": t.code, "what": t.what, "next": t.next_step} for t in self.trouble],
+            "damaged_packs": self.damaged_packs, "copies_least": self.copies_least, "single_packs": self.single_packs,
+            "single_bytes": self.single_bytes, "other_devices": self.other_devices,
+            "verified_packs": self.verified_packs, "verified_oldest": self.verified_oldest,
+            "verified_newest": self.verified_newest, "verify_days": self.verify_days,
         }
 
 

@@ -77,6 +77,10 @@ class Member:
         return {public: name for public, name in self.family.names.items()
                 if public not in self.family.keepers and public not in self.family.revoked}
 
+    def keepers(self) -> Mapping[bytes, str]:
+        return {public: name for public, name in self.family.names.items()
+                if public in self.family.keepers and public not in self.family.revoked}
+
     def names(self) -> Mapping[bytes, str]:
         return dict(self.family.names)
 

@@ -34,7 +34,8 @@ names. Names of devices are numbers{names}. Look through it before you send it: 
 STATUS_KEPT = {"agent": ("running", "version", "addresses", "started_unix_s", "backends", "memory_bytes"),
                "identity": ("height", "heads"), "device": ("name", "role", "tier"),
                "vault": ("head_seq", "packs", "packs_bytes", "files", "files_bytes", "conflicts", "missing_packs",
-                         "free_bytes", "readable")}
+                         "free_bytes", "readable", "damaged_packs", "copies_least", "single_packs", "other_devices",
+                         "verified_packs", "verified_oldest", "verify_days")}
 DEVICE_KEPT = ("name", "role", "tier", "state", "via", "behind", "version", "backends", "memory_bytes",
                "clock_offset_s", "added_unix_s", "expires_unix_s", "last_seen_unix_s", "unaware_of")
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from bench.measure import Bench
 
-BENCHES = ("startup", "idle", "join", "session", "chain", "tau", "vault", "store", "pocket", "simnet", "averaging")
+BENCHES = ("startup", "idle", "join", "session", "chain", "tau", "vault", "store", "replication", "pocket", "simnet",
+           "averaging")
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,23 +94,28 @@ def pair(folder: Path) -> Iterator[tuple[Instance, Instance]]:
             instance.stop()
 
 
-def share(sender: Instance, receiver: Instance, name: str, source: Path, target: Path, files: int,
-          ) -> tuple[float, float]:
+def share(sender: Instance, receiver: Instance, name: str, source: Path, target: Path, files: int, *,
+          password: str = "", scanned: Callable[[], None] = lambda: None) -> tuple[float, float]:
     """Share a folder of `files` files: (seconds that the sender scans, seconds from the index seen at the receiver
-    to every file there). The receiver's folder is paused until the sender has scanned."""
+    to every file there). The receiver's folder is paused until the sender has scanned; then `scanned` is called. With a
+    password the receiver is an untrusted device that holds ciphertext; Syncthing drops and dials its connection anew
+    when such a folder goes on, which comes before the index is seen."""
     for place in (source, target):
         (place / ".stfolder").mkdir(parents=True, exist_ok=True)
-    receiver.api("POST", "config/folders", {"id": name, "path": str(target), "paused": True,
-                                            "devices": [{"deviceID": sender.device}]})
+    receiver.api("POST", "config/folders", {
+        "id": name, "path": str(target), "paused": True, "type": "receiveencrypted" if password else "sendreceive",
+        "devices": [{"deviceID": sender.device}]})
     begun = time.perf_counter()
-    sender.api("POST", "config/folders", {"id": name, "path": str(source), "devices": [{"deviceID": receiver.device}]})
+    sender.api("POST", "config/folders", {"id": name, "path": str(source), "devices": [
+        {"deviceID": receiver.device, "encryptionPassword": password}]})
 
-    def scanned() -> bool:
+    def idle() -> bool:
         state = sender.state(name)
         return bool(state["state"] == "idle" and state["localFiles"] == files)
 
-    scan_s = measure.until(scanned) - begun
+    scan_s = measure.until(idle) - begun
     time.sleep(1)
+    scanned()
     receiver.api("PATCH", f"config/folders/{name}", {"paused": False})
     seen = measure.until(lambda: receiver.state(name)["globalFiles"] > 0)
 

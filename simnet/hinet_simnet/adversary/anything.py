@@ -18,6 +18,24 @@ WORDS = ("cloud", "laptop", "pocket", "code", "ticket", "OK", "E_ANY", "/ip4/10.
 NUMBERS = (0, 1, 2, 255, 4_096, 1 << 31, (1 << 63) - 1)
 
 
+def _pairs(randomness: SeededRandomness) -> tuple[tuple[bytes, int], ...]:
+    return tuple((randomness.draw(32), randomness.below(1 << 20)) for _ in range(randomness.below(4)))
+
+
+def _ranges(randomness: SeededRandomness) -> tuple[tuple[bytes, bytes, bytes], ...]:
+    return tuple((randomness.draw(randomness.below(34)), randomness.draw(randomness.below(34)), randomness.draw(16))
+                 for _ in range(1 + randomness.below(3)))
+
+
+def _answers(randomness: SeededRandomness) -> tuple[tuple[int, Any, bool, Any], ...]:
+    return tuple((randomness.below(3), _pairs(randomness), bool(randomness.below(2)),
+                  tuple((lower, theirs) for lower, _, theirs in _ranges(randomness)))
+                 for _ in range(1 + randomness.below(3)))
+
+
+ROWS = (_pairs, _ranges, _answers)
+
+
 def any_message(randomness: SeededRandomness) -> Message:
     """A message that can be sent."""
     kinds = [kind for _, kind in sorted(tag_table().items())]
@@ -60,7 +78,7 @@ def _guess(randomness: SeededRandomness, deep: bool) -> Any:
         inner = [kind for _, kind in sorted(tag_table().items()) if kind not in (Request, Response, ErrorReply, Hello)]
         return _make(inner[randomness.below(len(inner))], randomness, deep=False)
     if choice == 6:
-        return tuple((randomness.draw(32), randomness.below(1 << 20)) for _ in range(randomness.below(4)))
+        return ROWS[randomness.below(len(ROWS))](randomness)
     kind = randomness.below(3)
     return tuple(randomness.draw(32) if kind == 0 else 1 + randomness.below(9) if kind == 1
                  else WORDS[randomness.below(5)] for _ in range(randomness.below(4)))

@@ -265,7 +265,7 @@ def entry_weight(name: bytes, versions: Versions) -> int:
 generation_max = 2**63 - 1
 
 
-@functools.lru_cache(maxsize=262_144)
+@functools.lru_cache(maxsize=16_384)
 def ends_page(name: bytes) -> bool:
     """Whether a page ends after this name: on average after every 256th."""
     return blake3(name).digest(1)[0] == 0
@@ -389,22 +389,33 @@ def _require(fine: bool, what: str) -> None:
 
 
 def _dots(rows: Any, what: str, rows_min: int = 0) -> tuple[tuple[bytes, int], ...]:
+    if rows == [] and not rows_min:  # most versions have replaced none
+        return ()
     _require(isinstance(rows, list) and rows_min <= len(rows) <= vector_devices_max, f"{what} has a wrong size")
     found: list[tuple[bytes, int]] = []
     for pair in rows:
         _require(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], bytes) and len(pair[0]) == 32
                  and type(pair[1]) is int and 1 <= pair[1] < 2**63, f"{what} has a wrong row")
         found.append((pair[0], pair[1]))
-    _require(all(left < right for left, right in itertools.pairwise(found)), f"{what} is not sorted")
+    if len(found) > 1:
+        _require(all(left < right for left, right in itertools.pairwise(found)), f"{what} is not sorted")
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _shared(rows: tuple[tuple[bytes, int], ...]) -> tuple[tuple[bytes, int], ...]:
+    """The same rows, made once: the versions of one head have their dot and often what they have seen in common, and a
+    vault has very many."""
+    return rows
 
 
 def version_of_row(row: Any) -> Version:
     _require(isinstance(row, list) and len(row) == 12, "a version row has a wrong form")
     device, counter, seen, beside, time, generation, deleted, size, digest, indirect, chunks, attributes = row
-    (dot,) = _dots([[device, counter]], "a dot")
-    vector = _dots(seen, "a version vector")
-    _require(len({key for key, _ in vector}) == len(vector), "a device is in a version vector twice")
+    (dot,) = _shared(_dots([[device, counter]], "a dot"))
+    vector = _shared(_dots(seen, "a version vector"))
+    _require(len(vector) < 2 or len({key for key, _ in vector}) == len(vector),
+             "a device is in a version vector twice")
     for number in (time, generation, size):
         _require(type(number) is int and 0 <= number < 2**63, "a time, generation or size has a wrong form")
     _require(isinstance(deleted, bool) and isinstance(indirect, bool), "a mark is neither true nor false")
@@ -416,7 +427,7 @@ def version_of_row(row: Any) -> Version:
     _require(isinstance(digest, bytes) and len(digest) == (0 if deleted else 32), "a digest has a wrong length")
     version = Version(*dot, vector, _dots(beside, "a list of dots"), time, generation, deleted, size, digest, indirect,
                       chunks, attributes)
-    _require(not version.has_seen(version.dot), "a version has seen itself")
+    _require(not vector or not version.has_seen(version.dot), "a version has seen itself")
     return version
 
 

@@ -27,7 +27,7 @@ from hinet_protocol.errors import HeadMalformed, HeadUnauthorised, ProtocolError
 from hinet_protocol.heads import Head, list_names, packs_needed_max, read_head
 from hinet_protocol.messages import HeadsGet, HeadsList, VaultChanged
 from hinet_protocol.packs import pack_bytes_max
-from hinet_protocol.reconcile import needs_exchange, needs_of, plan_pull
+from hinet_protocol.reconcile import Needs, needs_exchange, needs_of, plan_pull
 from hinet_protocol.trees import join
 
 if TYPE_CHECKING:
@@ -288,6 +288,8 @@ class Replicator:
     def _tell_lost(self, follower: _Follower, left: list[Head]) -> None:
         """Heads could not be taken up because the sibling itself has lost packs of them, and nobody else sends them.
         What other heads have taken up of them is here all the same."""
+        if not follower.lacks:
+            return
         covered = dict(join(head.vector for head in self._core.heads.current()))
         lost = {head: follower.lacks & needs_of([head], self._core.store.read_list).packs for head in left
                 if covered.get(head.device, 0) < head.seq}
@@ -344,8 +346,10 @@ class Replicator:
     async def _pull_round(self, follower: _Follower, fresh: list[Head]) -> bool:
         """Pull what the heads need as far as it is known now (a pack list may name more); whether a pack came."""
         session, follower.lacks = follower.session, frozenset()
-        needs = needs_of([*self._core.needed_heads(), *fresh], self._core.store.read_list)
-        self._await(fresh, session.device.public)
+        needs, coming_needs = (needs_of(heads, self._core.store.read_list)
+                               for heads in (self._core.needed_heads(), fresh))
+        needs = Needs(needs.packs | coming_needs.packs, needs.unknown_lists | coming_needs.unknown_lists)
+        self._core.pins.await_for(session.device.public, coming_needs.packs)
         held = self._core.store.index.packs()
         if needs.packs <= held.keys():
             return False

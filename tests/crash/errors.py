@@ -21,7 +21,7 @@ from crash.scenes import Shown, noise
 from hinet_node.errors import NodeError, NoSpace
 from hinet_node.vault.core import VaultCore
 from hinet_simnet.filesystem import FailingCalls, History, Outcome, outcomes
-from hinet_simnet.filesystem.faults import NEEDING_ROOM
+from hinet_simnet.filesystem.faults import CHANGING, NEEDING_ROOM, READING
 
 Step = tuple[Callable[[VaultCore], Any], Callable[[Shown], Shown]]
 """What is done, and what it makes of the files that are shown."""
@@ -51,27 +51,36 @@ class Fault:
     sticky: bool
     after: bool = False
     short: bool = False
+    reading: bool = False
 
     def __str__(self) -> str:
         what = "a short write" if self.short else errno.errorcode[self.number]
-        return f"{what} {'from' if self.sticky else 'at'} call {self.at}{' after its work' if self.after else ''}"
+        kind = "reading call" if self.reading else "call"
+        return f"{what} {'from' if self.sticky else 'at'} {kind} {self.at}{' after its work' if self.after else ''}"
 
     def calls(self, filesystem: Filesystem) -> FailingCalls:
-        full = {"among": NEEDING_ROOM} if self.number in (errno.ENOSPC, errno.EDQUOT) else {}
+        among = NEEDING_ROOM if self.number in (errno.ENOSPC, errno.EDQUOT) else READING if self.reading else CHANGING
         return FailingCalls(filesystem, at=self.at, number=self.number, sticky=self.sticky, after=self.after,
-                            short=self.short, **full)
+                            short=self.short, among=among)
+
+
+def _counted(among: tuple[str, ...]) -> int:
+    calls = FailingCalls(Filesystem(), among=among)
+    world = households().World()
+    core = opened_core(world, world.member("laptop"), Disk(calls))
+    for work, _ in steps():
+        work(core)
+    content(core)
+    return calls.count
 
 
 def faults(every: bool) -> Iterator[Fault]:
-    """All of them, or with each call one error of each manner, the errors taking turns."""
-    filesystem = Filesystem()
-    counter = FailingCalls(filesystem)
-    world = households().World()
-    core = opened_core(world, world.member("laptop"), Disk(counter))
-    for work, _ in steps():
-        work(core)
+    """All of them, or with each call one error of each manner, the errors taking turns. A read that fails once is a
+    disk that failed for a moment: nothing may be set aside for it."""
     numbers = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS)
-    for at in range(1, counter.count + 1):
+    for at in range(1, _counted(READING) + 1, 1 if every else 4):
+        yield Fault(at, errno.EIO, False, reading=True)
+    for at in range(1, _counted(CHANGING) + 1):
         chosen = numbers if every else (numbers[at % 4], errno.EIO)
         for number, sticky in itertools.product(chosen, (False, True)):
             yield Fault(at, number, sticky)

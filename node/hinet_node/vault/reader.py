@@ -87,13 +87,15 @@ class ChunkReader:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _try_copies(self, chunk_id: bytes) -> bytes | None:
+    def _try_copies(self, chunk_id: bytes, *, again: bool = True) -> bytes | None:
+        whole = False
         for place in self._store.index.places(chunk_id):
             try:
                 return self._open(place)
             except (PackDamaged, PackMalformed, OSError, IntegrityError):
-                self._suspect(place)
-        return None
+                whole |= self._suspect(place)
+        # A whole pack that did not open: a disk that failed for a moment, or an index that is right now.
+        return self._try_copies(chunk_id, again=False) if whole and again else None
 
     def _open(self, place: Place) -> bytes:
         reader = self._reader(place.pack)
@@ -124,17 +126,18 @@ class ChunkReader:
             key = self._id_keys[epoch_id] = chunk_id_key(epoch_key)
         return key
 
-    def _suspect(self, place: Place) -> None:
-        """A copy did not open: either the pack is damaged, or the index was wrong about it."""
+    def _suspect(self, place: Place) -> bool:
+        """A copy did not open: either the pack is damaged, or the index was wrong about it. Whether it is whole."""
         self.forget(place.pack)
         if self._store.matches_name(place.pack):
             size = self._store.index.pack_size(place.pack)
             self._store.index.remove_pack(place.pack)
             if size is not None:
                 self._store.enter(place.pack, size)
-            return
+            return True
         if self._store.set_aside(place.pack):
             self._on_damage(place.pack)
+        return False
 
     def _look_again(self) -> bool:
         """Open packs whose key came since, and set aside damaged ones that don't open although their key is here."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from hinet_protocol import errors, limits, messages
 
 ROOT = Path(__file__).parents[2]
@@ -55,14 +57,24 @@ ADVERSARIES = ("stranger on the LAN", "somebody in between", "keeper", "stolen d
 ABILITIES = ["adversary", "read", "forge", "roll back", "withhold", "link"]
 
 
-def test_each_adversary_has_its_answer_for_each_ability_and_each_cannot_its_test() -> None:
+VAULT_ADVERSARIES = ("keeper", "faulty member", "removed device", "copied disk", "somebody in between, or a stranger",
+                     "stolen disk", "failing disk")
+VAULT_ABILITIES = ["adversary", "read", "forge", "roll back", "withhold", "wear out"]
+
+
+@pytest.mark.parametrize(("begin", "end", "abilities", "adversaries"), [
+    ("### 5.10", "About relays", ABILITIES, ADVERSARIES),
+    ("### 6.9", "### 6.10", VAULT_ABILITIES, VAULT_ADVERSARIES)])
+def test_each_adversary_has_its_answer_for_each_ability_and_each_cannot_its_test(
+    begin: str, end: str, abilities: list[str], adversaries: tuple[str, ...]
+) -> None:
     table = [[cell.strip() for cell in line.strip("|").split("|")]
-             for line in section("### 5.10", "About relays").splitlines() if line.startswith("| ")]
-    assert table[0] == ABILITIES
-    assert [row[0] for row in table[1:]] == list(ADVERSARIES)
+             for line in section(begin, end).splitlines() if line.startswith("| ")]
+    assert table[0] == abilities
+    assert [row[0] for row in table[1:]] == list(adversaries)
     for row in table[1:]:
-        assert len(row) == len(ABILITIES)
-        for ability, cell in zip(ABILITIES[1:], row[1:], strict=True):
+        assert len(row) == len(abilities)
+        for ability, cell in zip(abilities[1:], row[1:], strict=True):
             assert re.match(r"[Cc]an\b", cell), (row[0], ability)
             # Between one "can't" and the next word of a possibility stands the name of a test.
             for claim in re.split(r"[Cc]an't", cell)[1:]:

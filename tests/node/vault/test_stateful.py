@@ -13,7 +13,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import trio
@@ -23,6 +25,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from hinet_node.errors import IntegrityError
 from hinet_node.vault import Replicator, Vault
 from hinet_protocol.reconcile import needs_of
 from hinet_simnet.disk import MemoryDisk
@@ -170,6 +173,7 @@ class Household(RuleBasedStateMachine):
         self.backups: list[Backup] = []
         self.numbers: dict[tuple[bytes, int], set[bytes]] = {}
         self.opened = self.serial = 0
+        self.collected = False
         self.copied: set[bytes] = set()
         for number in range(readers):
             self.add(f"reader-{number}")
@@ -293,7 +297,7 @@ class Household(RuleBasedStateMachine):
         assert len({device.node.vault.core.digest() for device in group}) == 1, told
         for device in group:
             core = device.node.vault.core
-            needs = needs_of(core.offered_heads(), core.store.read_list)
+            needs = needs_of(core.needed_heads(), core.store.read_list)
             assert not needs.unknown_lists
             assert needs.packs <= core.store.index.packs().keys(), (device.node.member.name, "lacks packs")
             trouble = [(code, what.what) for (code, _), what in core.trouble.items()
@@ -313,7 +317,9 @@ class Household(RuleBasedStateMachine):
         for number in device.knows.sure:
             write = self.writes[number]
             if write.content is not None:
-                assert blake3(write.content).digest() in past[write.name], ("no past", write.name, short(write.content))
+                assert blake3(write.content).digest() in past[write.name], (
+                    "no past", device.node.member.name, write.name, short(write.content),
+                    "by a copied device" if write.author in self.copied else "")
 
     def all_shown(self, device: Device) -> dict[bytes, bytes]:
         async def read() -> dict[bytes, bytes]:
@@ -376,7 +382,12 @@ class Household(RuleBasedStateMachine):
             return content
         # What it will replace are removals alone, whatever the content.
         made = self.write(device, name, b"")
-        content = trio.run(work)
+        content = None
+        with suppress(*((IntegrityError,) if self.collected else ())):
+            content = trio.run(work)
+        if content is None:  # collected: nothing happened
+            self.writes[made.number] = replace(made, content=None, replaces=frozenset(), may_replace=frozenset())
+            return
         assert content in {one.content for one in self.writes if one.name == name}
         self.writes[made.number] = replace(made, content=content)
         self.acknowledged(device, made)
@@ -421,6 +432,34 @@ class Household(RuleBasedStateMachine):
             self.acknowledged(device, made)
         device.node.disk.crash(lambda count: count * kept // 4)
         self.reopen(device)
+
+    # --- collecting --------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.readers())
+    @rule(at=picks, days=st.sampled_from([0, 30]), versions=st.sampled_from([1, 3]))
+    def collect(self, at: int, days: int, versions: int) -> None:
+        """Give up all that is not needed; what stands now stays. Where something is missing nothing is given up."""
+        vault = self.pick(at, self.readers()).node.vault
+        with suppress(IntegrityError):
+            trio.run(vault.collect, vault.core.collector.retention(days, versions))
+            self.collected = True
+
+    @rule(days=st.integers(0, 40), waive=st.booleans())
+    def time_passes_and_all_sweep(self, days: int, waive: bool) -> None:
+        for device in self.alive():
+            for _ in range(days * 24):
+                device.node.vault.core.collector.tick(3_600.0)
+            trio.run(partial(device.node.vault.sweep, packs_max=1_000, waive_age=waive))
+            self.look(device)
+
+    @precondition(lambda self: self.readers())
+    @rule(at=picks)
+    def reseal(self, at: int) -> None:
+        device = self.pick(at, self.readers())
+        with suppress(IntegrityError):
+            for _ in range(3):
+                trio.run(device.node.vault.reseal_step)
+        self.look(device)
 
     # --- talking -----------------------------------------------------------------------------------------------------
 
@@ -615,7 +654,7 @@ class Household(RuleBasedStateMachine):
             self.reopen(device)
         self.in_step(group)
         for device in group:
-            if device.reads:
+            if device.reads and not self.collected:
                 self.restorable(device)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import trio
+from tests.node.vault.test_checking import noise
 
 from hinet_simnet.disk import MemoryDisk
-from tests.node.vault.test_checking import noise
 
 FLIPS_PER_FILE = 6
 KINDS = {"packs": {"pack", "list"}, "heads": {"head"}, "seq": {"seq"}}

@@ -40,9 +40,10 @@ class Hang(BaseException):
 
 def all_targets() -> dict[str, Target]:
     """Every target by its name. Imports the parsers."""
-    from fuzz import file_targets, node_targets, wire_targets
+    from fuzz import file_targets, node_targets, vault_targets, wire_targets
 
-    return {one.name: one for module in (wire_targets, file_targets, node_targets) for one in module.targets()}
+    modules = (wire_targets, file_targets, vault_targets, node_targets)
+    return {one.name: one for module in modules for one in module.targets()}
 
 
 def work(target: Target, count: int, seed: str, noted: mmap.mmap, answer: Connection) -> None:

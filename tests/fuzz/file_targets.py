@@ -104,6 +104,13 @@ def footer_rows(random: Random | None = None) -> bytes:
                     for chunk, text in zip(ids, plain, strict=True))
 
 
+def moved_rows() -> bytes:
+    """The same, with a first slot whose id is of another epoch, which stands at the end."""
+    rows = bytearray(footer_rows())
+    rows[1] = 2
+    return bytes(rows) + b"e" * 32
+
+
 def passport(raw: bytes) -> None:
     found = passports.open_passport(raw, PASSPORT_IDENTITY)
     assert passports.Passport.body(found)
@@ -181,7 +188,8 @@ def targets() -> list[Target]:
         Target("tree page", unhexed(forest["pages"], "raw"), page),
         Target("tree root", unhexed(forest["roots"], "raw"), tree_root),
         Target("past", unhexed(forest["pasts"], "raw"), past_chunk),
-        Target("pack", [whole_pack(one) for one in PACKS], pack, dress=sealed_pack, inner=[footer_rows()]),
+        Target("pack", [whole_pack(one) for one in PACKS], pack, dress=sealed_pack,
+               inner=[footer_rows(), moved_rows()]),
         Target("passport", papers, passport, dress=signed_passport,
                inner=[msgpack.unpackb(raw)["body"] for raw in papers]),
         Target("tau", unhexed(vectors("7-tau")["files"], "file"), tau, dress=leading, inner=[tau_header()]),

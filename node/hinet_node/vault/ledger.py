@@ -10,18 +10,27 @@ as none, and one that can't be written when it must be is removed. Leaves what i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from blake3 import blake3
 
 from hinet_node.errors import NoSpace
 from hinet_node.ports import Disk
-from hinet_protocol import canonical
-from hinet_protocol.errors import EncodingError, LimitError
+from hinet_protocol import canonical, schema
+from hinet_protocol.errors import EncodingError, LimitError, MessageError
 
 _FILE = "vault/ledger"
 _FILE_BYTES_MAX = 64 << 20
+_SIGHTINGS_MAX = 4_096
+_TIME_MAX = 2**50
+"""Milliseconds: thirty thousand years, and exact as a float."""
 _ID_BYTES, _TIME_BYTES, _CHECK_BYTES = 32, 8, 32
+
+_time = schema.integer(0, _TIME_MAX)
+_pair = schema.row(_time, schema.uint63)
+_FORM = schema.row(
+    _time, _pair, _pair, schema.binary(0, _FILE_BYTES_MAX), schema.binary(0, _FILE_BYTES_MAX),
+    schema.list_of(schema.row(schema.bytes32, schema.bytes32, _time), _SIGHTINGS_MAX))
+"""Time run, what was given up, what was said again, packs that are not needed, packs that nobody retains, sightings."""
 
 
 class Ledger:
@@ -103,16 +112,15 @@ class Ledger:
             body, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
             if blake3(body).digest() != check:
                 return
-            found: Any = canonical.decode(body, _FILE_BYTES_MAX)
-            ran, given_up, restated, unneeded, idle, sightings = found
-            self.ran_s, self.given_up = _s(ran), (int(given_up[0]), int(given_up[1]))
-            self.restated = (_s(restated[0]), int(restated[1]))
-            self.unneeded = frozenset(_cut(unneeded, _ID_BYTES))
-            self._idle = {row[:_ID_BYTES]: _s(int.from_bytes(row[_ID_BYTES:], "big"))
-                          for row in _cut(idle, _ID_BYTES + _TIME_BYTES)}
-            self._sightings = {device: (head, _s(at)) for device, head, at in sightings}
-        except (OSError, EncodingError, LimitError, ValueError, TypeError, IndexError):
+            found = _FORM(canonical.decode(body, _FILE_BYTES_MAX), "ledger")
+        except (OSError, EncodingError, LimitError, MessageError):
             return
+        ran, given_up, restated, unneeded, idle, sightings = found
+        self.ran_s, self.given_up, self.restated = _s(ran), tuple(given_up), (_s(restated[0]), restated[1])
+        self.unneeded = frozenset(_cut(unneeded, _ID_BYTES))
+        self._idle = {row[:_ID_BYTES]: _s(min(_TIME_MAX, int.from_bytes(row[_ID_BYTES:], "big")))
+                      for row in _cut(idle, _ID_BYTES + _TIME_BYTES)}
+        self._sightings = {device: (head, _s(at)) for device, head, at in sightings}
 
     def _save(self) -> None:
         body = canonical.encode([

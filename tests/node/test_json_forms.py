@@ -23,6 +23,15 @@ FORMS: list[tuple[str, str, set[str]]] = [
     ("devices", "hinet.devices/1", {"devices"}),
     ("devices show first", "hinet.device/1", DEVICE),
     ("doctor --no-network", "hinet.doctor/1", {"ok", "counts", "checks", "fixed", "bundle", "bundled"}),
+    ("vault status", "hinet.vault-status/1", {
+        "head_seq", "packs", "packs_bytes", "files", "files_bytes", "conflicts", "missing_packs", "damaged_packs",
+        "free_bytes", "devices", "trouble", "readable", "copies_least", "single_packs", "single_bytes",
+        "other_devices", "verified_packs", "verified_oldest", "verified_newest", "verify_days"}),
+    ("vault verify --deep", "hinet.vault-verify/1", {
+        "ok", "packs", "packs_bytes", "damaged", "missing", "files_unreadable", "deep", "chunks", "heads", "faults",
+        "faults_count"}),
+    ("vault repair --timeout 0", "hinet.vault-repair/1", {
+        "ok", "found", "items", "files_unreadable", "asked_siblings"}),
     ("down", "hinet.down/1", {"running", "stopped", "by"}),
     ("logs", "hinet.logs/1", {"path", "lines"}),
     ("service status", "hinet.service-status/1", {"kind", "path", "installed", "running"}),

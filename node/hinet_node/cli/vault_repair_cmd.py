@@ -53,9 +53,9 @@ def _verified(report: Mapping[str, Any]) -> Iterable[str]:
         yield f"{output.style(fault['state'], colour)}: {output.clean_line(fault['what'])}{_touches(fault)}"
     yield from _more(report["faults_count"] - ROWS_SHOWN)
     yield from _unreadable(report)
-    what = f"{report['packs']} packs ({output.size_text(report['packs_bytes'])})"
-    what += f", {report['chunks']} chunks" if report["deep"] else ""
-    yield f"{what} and {report['heads']} heads are whole{'' if report['ok'] else '; the rest is not'}."
+    what = f"{_counted(report['packs'], 'pack')} ({output.size_text(report['packs_bytes'])})"
+    what += f", {_counted(report['chunks'], 'chunk')}" if report["deep"] else ""
+    yield f"Checked: {what}, {_counted(report['heads'], 'head')}. {'All is whole.' if report['ok'] else ''}".rstrip()
 
 
 def _repaired(report: Mapping[str, Any]) -> Iterable[str]:
@@ -84,6 +84,10 @@ def _unreadable(report: Mapping[str, Any]) -> Iterable[str]:
     for name in names[:ROWS_SHOWN]:
         yield f"{output.style('not whole', 'red')}: {output.clean_line(name)}"
     yield from _more(len(names) - ROWS_SHOWN)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what if count == 1 else what + 's'}"
 
 
 def _more(count: int) -> Iterable[str]:

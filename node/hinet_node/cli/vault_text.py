@@ -42,7 +42,8 @@ def _missing(data: dict[str, Any]) -> str:
     coming = f", {data['coming_packs']} on their way" if data.get("coming_packs") else ""
     text = f"{_packs(data['missing_packs'])} still to come from the siblings{coming}"
     if data["damaged_packs"]:
-        text += f"; {data['damaged_packs']} of them were here and are damaged: {context.typed('vault repair')}"
+        which = "it was" if data["missing_packs"] == 1 else f"{data['damaged_packs']} of them were"
+        text += f"; {which} here and got damaged: {context.typed('vault repair')}"
     return text
 
 

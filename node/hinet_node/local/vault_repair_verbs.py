@@ -36,7 +36,11 @@ def repair_error(report: Mapping[str, Any]) -> IntegrityError | None:
     what = f"{len(left)} {'thing is' if len(left) == 1 else 'things are'} still not whole" if left else ""
     if files:
         what += f"{', ' if what else ''}{files} {'file' if files == 1 else 'files'} can't be read whole"
-    wait = "bring a device that may have it into reach, then again: hinet-node vault repair"
-    return IntegrityError(what or "something was lost", code="E_VAULT_DAMAGED",
-                          next_step=wait if report["asked_siblings"] else
-                          "start the agent, so that siblings are asked: hinet-node up   then: hinet-node vault repair")
+    if not report["asked_siblings"]:
+        next_step = "start the agent, so that siblings are asked: hinet-node up   then: hinet-node vault repair"
+    elif any(item["may_have"] for item in left):
+        next_step = "bring a device that may have it into reach, then again: hinet-node vault repair"
+    else:
+        next_step = ("no device is known that has it: put the files in again; to stop waiting for the old content: "
+                     "hinet-node vault history --heads   then: hinet-node vault accept-older --head HASH")
+    return IntegrityError(what or "something was lost", code="E_VAULT_DAMAGED", next_step=next_step)

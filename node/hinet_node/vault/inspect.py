@@ -41,7 +41,8 @@ def status(core: VaultCore) -> VaultStatus:
     damaged = len(set(look(core.disk).aside).intersection(missing)) if missing else 0
     if damaged and not any(code == "E_PACK_DAMAGED" for code, _ in trouble):
         trouble["E_PACK_DAMAGED", b""] = Trouble(
-            "E_PACK_DAMAGED", f"{damaged} packs on this device are damaged and set aside.", "hinet-node vault repair")
+            "E_PACK_DAMAGED", f"{damaged} {'pack is' if damaged == 1 else 'packs are'} damaged on this device, and set "
+            "aside.", "hinet-node vault repair")
     copies = Copies(core, newest)
     spread, held = copies.spread(), core.store.index.packs()
     verified = core.store.notes.verified(held, core.publisher.now())

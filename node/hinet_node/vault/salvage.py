@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from hinet_node.errors import IntegrityError, NotAuthorised
 from hinet_node.vault.packfolder import aside_path
-from hinet_node.vault.packstore import outgoing_path, pack_path
+from hinet_node.vault.repack import Mover
 from hinet_protocol.errors import LimitError, PackDamaged, PackMalformed, TreeMalformed
 from hinet_protocol.packs import (
     TREE_PAGE,
-    PackBuilder,
     PackReader,
     Slot,
     chunk_id_key,
@@ -27,7 +26,6 @@ from hinet_protocol.packs import (
     magic,
     pack_bytes_max,
     padding_multiple_bytes,
-    slots_max,
 )
 from hinet_protocol.trees import decode_page
 
@@ -61,14 +59,24 @@ class Salvage:
 
     def __init__(self, core: VaultCore) -> None:
         self._core = core
-        self._epoch_id, self._epoch_key = core.publisher.epoch()
         self._keys = dict(core.household.epoch_keys())
-        self._builders: dict[bytes, PackBuilder] = {}
-        self.packs: set[bytes] = set()
+        self._mover = Mover(core)
+        self._elsewhere: set[bytes] = set()
+
+    @property
+    def packs(self) -> set[bytes]:
         """Packs that hold what was saved or was elsewhere: the next head names them."""
+        return self._elsewhere | self._mover.packs
 
     def save(self, name: bytes) -> Saved:
         """All that can be saved of one pack that was set aside. Errors: `NoSpace`."""
+        try:
+            return self._save(name)
+        except BaseException:
+            self._mover.drop()
+            raise
+
+    def _save(self, name: bytes) -> Saved:
         found = Saved(name)
         opened = self._open(name)
         slots = self._slots(name, opened)
@@ -76,16 +84,17 @@ class Salvage:
         for slot in slots:
             held = self._core.reader.pack_holding(slot.chunk_id)
             if held is not None:
-                self.packs.add(held)
+                self._elsewhere.add(held)
                 found.elsewhere += 1
                 continue
             plain = self._plain(name, opened, slot)
             if plain is None:
                 found.lost.add(slot.chunk_id)
             else:
-                self._add(slot, plain, opened.header.epoch_id if opened else b"")
+                assert opened is not None, "nothing opens without a reader"
+                self._mover.add(slot.kind, slot.chunk_id, plain, slot.id_epoch or opened.header.epoch_id)
                 found.saved += 1
-        self._finish()
+        self._mover.finish()
         return found
 
     # ---- opening -------------------------------------------------------------------------------------------------
@@ -158,34 +167,6 @@ class Salvage:
             return reader.open_slot(slot, sealed, chunk_id_key(key))
         except (PackDamaged, PackMalformed, OSError):
             return None
-
-    # ---- sealing -------------------------------------------------------------------------------------------------
-
-    def _add(self, slot: Slot, plain: bytes, pack_epoch: bytes) -> None:
-        id_epoch = slot.id_epoch or pack_epoch
-        foreign = b"" if id_epoch == self._epoch_id else id_epoch
-        builder = self._builders.get(foreign)
-        if builder is None:
-            builder = self._builders[foreign] = PackBuilder(self._epoch_id, self._epoch_key,
-                                                            self._core.randomness.draw(32), foreign)
-        if slot.chunk_id not in builder:
-            builder.add(slot.kind, slot.chunk_id, plain, foreign=bool(foreign))
-        if builder.size_bytes >= self._core.settings.pack_bytes or builder.slot_count >= slots_max:
-            self._end(self._builders.pop(foreign))
-
-    def _finish(self) -> None:
-        while self._builders:
-            self._end(self._builders.popitem()[1])
-
-    def _end(self, builder: PackBuilder) -> None:
-        last, summary = builder.finish()
-        part = outgoing_path(self._core.randomness.draw(8))
-        self._core.disk.append(part, last)
-        with self._core.store.arriving(summary.name):
-            self._core.disk.commit(part, pack_path(summary.name))
-            self._core.store.index.add_pack(summary.name, summary.size_bytes, summary.slots, epoch=self._epoch_id,
-                                            mine=True)
-        self.packs.add(summary.name)
 
 
 def recollect(core: VaultCore) -> int:

@@ -60,7 +60,7 @@ class Touched:
     def files_lacking(self) -> tuple[bytes, ...]:
         """The files of which a chunk is not held at all."""
         held = self._core.store.index.ids()
-        return tuple(name for name, needed in self._needed().items() if not needed <= held)
+        return tuple(name for name, version in self._all if not self._chunks(version) <= held)
 
     def _needed(self) -> dict[bytes, frozenset[bytes]]:
         if self._needs is None:

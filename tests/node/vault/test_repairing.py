@@ -179,3 +179,45 @@ def test_heads_come_back_from_a_sibling_and_no_number_is_used_twice(world: Any, 
             assert await node.vault.get(b"mine") == noise(3_000, "mine")
             assert "E_FORK" not in {trouble.code for trouble in (await node.vault.status()).trouble}
     trio.run(main)
+
+
+def test_a_disk_that_failed_for_a_moment_costs_nothing(world: Any) -> None:
+    """What was set aside may be whole after all: it is looked at again before anybody is asked."""
+    async def main() -> None:
+        node = await world.node("laptop")
+        await node.vault.put(b"large", FILES[b"large"])
+        pack = holder_of(node, b"large")
+        node.disk.move(pack_path(pack), pack_path(pack) + ".damaged")
+        await node.open()
+        assert (await node.vault.verify()).missing == (pack,)
+        report = await node.vault.repair(timeout_s=0)
+        assert report.ok
+        assert [item.outcome for item in report.items] == [PUT_BACK]
+        assert await node.vault.get(b"large") == FILES[b"large"]
+        node.disk.bad_reads = 1
+        assert (await node.vault.verify()).ok
+    trio.run(main)
+
+
+def test_what_was_set_aside_stays_while_it_is_not_known_which_packs_are_needed(world: Any) -> None:
+    """With the heads gone nothing seems to be needed, and a damaged pack would be thrown away before it was saved."""
+    async def main() -> None:
+        node = await world.node("nas", keeper=True)
+        left = await world.node("laptop")
+        await left.vault.put(b"large", FILES[b"large"])
+        async with world.running(left, node):
+            await world.until(lambda: world.in_step(left, node))
+        pack = next(iter(node.vault.core.store.on_disk()))
+        raw = bytearray(node.disk.read(pack_path(pack)))
+        raw[100] ^= 1
+        node.disk.write_atomic(pack_path(pack), bytes(raw))
+        await node.vault.verify()
+        node.disk.move("vault/heads", "heads-elsewhere")
+        await node.open()
+        await node.vault.repair(timeout_s=0)
+        assert node.disk.exists(pack_path(pack) + ".damaged")
+        async with world.running(left, node):
+            assert (await node.vault.repair(timeout_s=10)).ok
+            await world.until(lambda: world.in_step(left, node))
+        assert (await node.vault.verify()).ok
+    trio.run(main)

@@ -220,6 +220,26 @@ def revocations(facts: Facts) -> Finding:
     return Finding(OK, "all devices know who was revoked")
 
 
+def copies(facts: Facts) -> Finding:
+    """Whether what the vault holds here is whole, and is anywhere else."""
+    vault = facts.vault
+    if vault is None:
+        return _needs_agent(facts)
+    if vault.missing_packs:
+        damaged = f", {vault.damaged_packs} of them damaged on this disk" if vault.damaged_packs else ""
+        return Finding(WARN, f"{_counted(vault.missing_packs, 'pack')} missing here{damaged}",
+                       "hinet-node vault repair")
+    if vault.packs and not vault.other_devices:
+        return Finding(WARN, "the vault is on this device only: lost with it, if it is lost",
+                       "add a device: hinet-node invite")
+    if vault.single_packs:
+        return Finding(WARN, f"{_counted(vault.single_packs, 'pack')} only on this device yet",
+                       "start the agent of another device, where this one can reach it")
+    if not vault.packs:
+        return Finding(OK, "the vault is empty")
+    return Finding(OK, f"everything is on at least {vault.copies_least} devices")
+
+
 def versions(facts: Facts) -> Finding:
     if facts.libraries:
         rows = "; ".join(f"{name} {wanted or ''} is wanted, {found or 'nothing'} is there".replace("  ", " ")
@@ -274,7 +294,7 @@ def warnings(facts: Facts) -> Finding:
 
 CHECKS = tuple(Check(number, judge.__name__, judge) for number, judge in enumerate((
     home, keys, identity, config, agent, socket, clock, interfaces, multicast, port, siblings, disk, locale, duplicate,
-    forks, certificates, revocations, versions, service, leftovers, errors, warnings), 1))
+    forks, certificates, revocations, versions, service, leftovers, errors, warnings, copies), 1))
 
 
 def _skipped() -> Finding:

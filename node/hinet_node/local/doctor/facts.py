@@ -31,6 +31,18 @@ class Warned:
 
 
 @dataclass(frozen=True)
+class VaultFacts:
+    """How safe the vault is, as the agent's `vault.status` has it."""
+
+    packs: int = 0
+    missing_packs: int = 0
+    damaged_packs: int = 0
+    copies_least: int = 0
+    single_packs: int = 0
+    other_devices: int = 0
+
+
+@dataclass(frozen=True)
 class Facts:
     """One machine at one moment. A `…_problem` is empty where there is none; None is "could not be told"."""
 
@@ -67,6 +79,8 @@ class Facts:
     heads: int = 1
     void: tuple[str, ...] = ()
     vault_trouble: tuple[Warned, ...] = ()
+    vault: VaultFacts | None = VaultFacts()
+    """None when no agent tells."""
     certificates: tuple[Warned, ...] = ()
     untold: tuple[Warned, ...] = ()
     other_warnings: tuple[Warned, ...] = ()

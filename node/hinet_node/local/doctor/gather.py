@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from hinet_node.errors import AgentNotRunning, NodeError
 from hinet_node.local import unit as services
 from hinet_node.local.client import Client
 from hinet_node.local.doctor import libraries, probe
-from hinet_node.local.doctor.facts import Facts, Sibling, Warned
+from hinet_node.local.doctor.facts import Facts, Sibling, VaultFacts, Warned
 from hinet_node.real.disk import RealDisk
 from hinet_node.real.disk_names import TEMPORARY_PREFIX
 from hinet_node.real.interfaces import interfaces
@@ -170,10 +170,18 @@ def _of_household(folder: str, status: dict[str, Any] | None, facts: Facts) -> F
         void=tuple(one["name"] for one in devices if one["state"] == "void"),
         siblings=tuple(_sibling(one) for one in devices if one["state"] in ("connected", "away")),
         revoked=_warned(found, "E_REVOKED"), clones=_warned(found, CloneDetected.code),
-        vault_trouble=_warned(found, "E_FORK"),
+        vault_trouble=_warned(found, "E_FORK"), vault=_vault((status or {}).get("vault")),
         other_warnings=tuple(Warned(one["code"], one["what"], one["next"]) for one in (status or {}).get("warnings", ())
                              if one["code"] not in CHECKED),
         certificates=_warned(found, "E_CERTIFICATE_ENDS", "E_CERTIFICATE_EXPIRED"), untold=_warned(found, "E_NOT_TOLD"))
+
+
+def _vault(told: Mapping[str, Any] | None) -> VaultFacts | None:
+    """None without an agent, and of one of another version that does not tell all of it."""
+    names = [field.name for field in fields(VaultFacts)]
+    if told is None or any(name not in told for name in names):
+        return None
+    return VaultFacts(**{name: int(told[name]) for name in names})
 
 
 def _membership(disk: RealDisk, *, patient: bool) -> Membership:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hinet_node.local.doctor.checks import CHECKS, Finding
-from hinet_node.local.doctor.facts import Facts, Sibling, Warned
+from hinet_node.local.doctor.facts import Facts, Sibling, VaultFacts, Warned
 
 HEALTHY = Facts(version="1.0", siblings=(Sibling("laptop", version="1.0", clock_offset_s=1),
                                          Sibling("pocket", version="1.0", clock_offset_s=-2)))
@@ -57,6 +57,10 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("disk", {"free_bytes": 1 << 29}, "warn", "reserve"),
     ("locale", {"encoding": "iso8859-1"}, "warn", "iso8859-1"),
     ("duplicate", {"clones": WARNED}, "fail", "two machines"),
+    ("copies", {"vault": VaultFacts(5, 2, 1, 2, 0, 1)}, "warn", "2 packs missing here, 1 of them damaged"),
+    ("copies", {"vault": VaultFacts(5, 0, 0, 1, 5, 0)}, "warn", "on this device only"),
+    ("copies", {"vault": VaultFacts(5, 0, 0, 1, 1, 2)}, "warn", "1 pack only on this device yet"),
+    ("copies", {"vault": None, "agent_running": False}, "skip", "running agent"),
     ("duplicate", {"agent_running": False}, "skip", "running agent"),
     ("forks", {"vault_trouble": WARNED}, "fail", "two machines"),
     ("forks", {"void": ("pi", "tv")}, "warn", "pi, tv"),

@@ -15,6 +15,7 @@ from typing import Any
 import trio.testing
 from trio import _core
 
+from crash import collecting
 from crash.device import SMALL, Disk, Filesystem, households, opened_core
 from hinet_node.vault.core import VaultCore
 from hinet_node.vault.packstore import pack_path
@@ -178,4 +179,47 @@ def _same_order() -> Iterator[None]:
         _core._run._ALLOW_DETERMINISTIC_SCHEDULING = before
 
 
-SCENES: dict[str, Callable[[Path], Recording]] = {"add": stored, "head": joined, "replicate": replicated}
+def collected(folder: Path) -> Recording:
+    """What nobody needs is given up and deleted, with half-dead packs rewritten; then everything is resealed."""
+    recording, core, sibling = started("collect", folder)
+    many = {b"%02d" % at: noise(4_000, f"many {at}") for at in range(24)}
+    shown: Shown = {}
+
+    def say(**changes: bytes) -> None:
+        shown.update({name.encode(): data for name, data in changes.items()})
+        recording.acknowledge(shown, core, sibling)
+    core.put(many, None)
+    shown |= many
+    say()
+    gone = [name for name in many if name != b"03"]
+    core.edits.remove(gone)
+    for name in gone:
+        del shown[name]
+    say()
+    core.store.close()
+    core = opened_core(recording.world, recording.member, Disk(recording.filesystem), str(recording.index_file),
+                       later_s=60)
+    collecting.give_up(core, collecting.rewrite_dead(core))
+    say()
+    assert collecting.delete(core)
+    say()
+    core.put({b"07": many[b"07"]}, None)
+    shown[b"07"] = many[b"07"]
+    say()
+    collecting.rotate(recording.world)
+    core.reseal.start()
+    while core.reseal.due():
+        collecting.give_up(core, core.reseal.rewrite())
+        say()
+    assert collecting.delete(core)
+    say()
+    core.put({b"under the new key": b"n"}, None)
+    shown[b"under the new key"] = b"n"
+    say()
+    recording.note_index()
+    core.store.close()
+    return recording
+
+
+SCENES: dict[str, Callable[[Path], Recording]] = {
+    "add": stored, "head": joined, "replicate": replicated, "collect": collected}

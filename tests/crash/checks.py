@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from crash import collecting
 from crash.device import HOME, Disk, opened_core
 from crash.scenes import Recording, Shown, hear
 from hinet_node.real.disk_names import TEMPORARY_PREFIX
@@ -66,7 +67,7 @@ def check(recording: Recording, filesystem: ModelFilesystem, calls: int, index: 
             stray.unlink()
         if index:
             Path(index_path).write_bytes(index)
-    core = opened_core(recording.world, recording.member, disk, index_path)
+    core = opened_core(recording.world, recording.member, disk, index_path, later_s=600)
     try:
         _check_opened(recording, filesystem, core, calls)
         if sibling:
@@ -90,6 +91,11 @@ def _check_opened(recording: Recording, filesystem: ModelFilesystem, core: Vault
     require(not left, f"left behind: {left}")
     core.put({AFTERWARDS: b"goes on"}, None)
     require(content(core) == found | {AFTERWARDS: b"goes on"}, "what was stored afterwards is not what is shown")
+    if recording.name == "collect":
+        collecting.give_up(core, core.reseal.rewrite() if core.reseal.due() else collecting.rewrite_dead(core))
+        collecting.delete(core)
+        require(content(core) == found | {AFTERWARDS: b"goes on"}, "collecting after the crash took what is needed")
+        verify(core)
     own = core.heads.own()
     require(own is not None, "no head after storing")
     assert own is not None

@@ -75,7 +75,9 @@ _starts = itertools.count()
 """No two starts draw the same bytes, as on a real machine."""
 
 
-def opened_core(world: Any, member: Any, disk: Any, index_path: str = ":memory:") -> VaultCore:
-    """The vault as a process that has just started sees it."""
+def opened_core(world: Any, member: Any, disk: Any, index_path: str = ":memory:", *, later_s: float = 0,
+                ) -> VaultCore:
+    """The vault as a process that has just started sees it, at some later time."""
     randomness = SeededRandomness(member.name, f"start {next(_starts)}")
-    return VaultCore(disk, randomness, world.clock(), member, replace(SMALL, index_path=index_path))
+    settings = replace(SMALL, index_path=index_path)
+    return VaultCore(disk, randomness, world.clock(1_800_000_000 + later_s), member, settings)

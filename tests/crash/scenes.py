@@ -15,12 +15,9 @@ from typing import Any
 import trio.testing
 from trio import _core
 
+from crash import collecting
 from crash.device import SMALL, Disk, Filesystem, households, opened_core
-from hinet_node.vault import repack
-from hinet_node.vault.choosing import Choice
-from hinet_node.vault.collect import Rewrite
 from hinet_node.vault.core import VaultCore
-from hinet_node.vault.marking import Marks
 from hinet_node.vault.packstore import pack_path
 from hinet_simnet.disk import MemoryDisk
 from hinet_simnet.filesystem.model import Change
@@ -165,44 +162,6 @@ async def nodes(world: Any, name: str, disk: Any) -> Any:
     return await world.node(name, disk, settings=SMALL)
 
 
-def collected(folder: Path) -> Recording:
-    """What was removed is given up and deleted, what is left is rewritten, and all of it moved under a new key."""
-    recording, core, sibling = started("collect", folder)
-    shown: Shown = {b"%d" % at: noise(9_000, f"file {at}") for at in range(6)}
-    core.put(shown, None)
-    recording.acknowledge(shown, core, sibling)
-    core.edits.remove({b"1", b"2", b"3", b"5"})
-    shown = {name: content for name, content in shown.items() if name in (b"0", b"4")}
-    recording.acknowledge(shown, core, sibling)
-
-    def rewrite(marks: Marks, choice: Choice) -> repack.Mover:
-        return repack.move(core, marks, repack.mostly_dead(choice), 1 << 30)
-
-    def collect(work: Rewrite | None) -> None:
-        for side, its_work in ((core, work), (sibling, None)):
-            side.collector.give_up(side.collector.plan(side.collector.retention(0, 0), rewrite=its_work))
-            recording.acknowledge(shown, core, sibling)
-            hear(core, sibling)
-        for side in (core, sibling):
-            side.collector.confirm()
-        recording.acknowledge(shown, core, sibling)
-        hear(core, sibling)
-        assert core.collector.sweep(packs_max=1_000, waive_age=True).packs > 0
-        recording.acknowledge(shown, core, sibling)
-    collect(rewrite)
-    family = recording.world.family
-    family.epochs[b"2" * 32] = b"n" * 32
-    family.current = b"2" * 32
-    core.reseal.start()
-    while core.reseal.due():
-        core.collector.give_up(core.collector.plan(core.collector.retention(0, 0), rewrite=core.reseal.rewrite()))
-        recording.acknowledge(shown, core, sibling)
-    collect(None)
-    recording.note_index()
-    core.store.close()
-    return recording
-
-
 def run_alike(main: Callable[[], Any]) -> None:
     """Run it on a clock that jumps, tasks in the same order each time."""
     with _same_order():
@@ -218,6 +177,48 @@ def _same_order() -> Iterator[None]:
         yield
     finally:
         _core._run._ALLOW_DETERMINISTIC_SCHEDULING = before
+
+
+def collected(folder: Path) -> Recording:
+    """What nobody needs is given up and deleted, with half-dead packs rewritten; then everything is resealed."""
+    recording, core, sibling = started("collect", folder)
+    many = {b"%02d" % at: noise(4_000, f"many {at}") for at in range(24)}
+    shown: Shown = {}
+
+    def say(**changes: bytes) -> None:
+        shown.update({name.encode(): data for name, data in changes.items()})
+        recording.acknowledge(shown, core, sibling)
+    core.put(many, None)
+    shown |= many
+    say()
+    gone = [name for name in many if name != b"03"]
+    core.edits.remove(gone)
+    for name in gone:
+        del shown[name]
+    say()
+    core.store.close()
+    core = opened_core(recording.world, recording.member, Disk(recording.filesystem), str(recording.index_file),
+                       later_s=60)
+    collecting.give_up(core, collecting.rewrite_dead(core))
+    say()
+    assert collecting.delete(core)
+    say()
+    core.put({b"07": many[b"07"]}, None)
+    shown[b"07"] = many[b"07"]
+    say()
+    collecting.rotate(recording.world)
+    core.reseal.start()
+    while core.reseal.due():
+        collecting.give_up(core, core.reseal.rewrite())
+        say()
+    assert collecting.delete(core)
+    say()
+    core.put({b"under the new key": b"n"}, None)
+    shown[b"under the new key"] = b"n"
+    say()
+    recording.note_index()
+    core.store.close()
+    return recording
 
 
 SCENES: dict[str, Callable[[Path], Recording]] = {

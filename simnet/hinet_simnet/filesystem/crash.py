@@ -3,9 +3,9 @@
 The promise is that of POSIX and no more: a file's bytes are on the platter after fsync of the file; a name (made,
 moved, removed) after fsync of its folder, a name that moved between folders after fsync of both. Whatever was not
 synced may be there or not, each change by itself and in any order: a name without its bytes, the end of a file without
-its middle, zeros where bytes should be, single sectors of 512 bytes. A rename is whole or not at all. What a failed
-fsync was asked to sync may stay lost, whatever later ones say. (ext4 in its usual mode promises more; not every disk is
-ext4.) Leaves what must hold then to the tests.
+its middle, zeros where bytes should be, single sectors of 512 bytes. A rename is whole or not at all. The bytes that a
+failed fsync was asked to sync may stay lost, whatever later ones say. (ext4 in its usual mode promises more; not every
+disk is ext4.) Leaves what must hold then to the tests.
 """
 
 from __future__ import annotations

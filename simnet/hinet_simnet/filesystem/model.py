@@ -63,7 +63,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """All that was done to a file or folder before is on the platter; or, `failed`, never will be."""
+    """All that was done to a file or folder before is on the platter; or, `failed`, it never will be."""
 
     number: int
     failed: bool = False

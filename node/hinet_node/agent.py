@@ -26,6 +26,7 @@ from hinet_node.local import server as socket_server
 from hinet_node.local.agent_verbs import agent_verbs
 from hinet_node.local.chain_verbs import chain_verbs
 from hinet_node.local.vault_table import all_vault_verbs
+from hinet_node.local.vault_watch_verbs import vault_watch_verbs
 from hinet_node.machine import Machine
 from hinet_node.ports import Ports
 from hinet_node.rates import read_rate
@@ -34,6 +35,7 @@ from hinet_node.sessions.peers import LocalFacts, PeerEvent, Peers
 from hinet_node.vault import Replicator, Vault, VaultSettings
 from hinet_node.vault.scrub import Scrub, ScrubSettings
 from hinet_node.vault.upkeep import Upkeep
+from hinet_node.vault.watching import Watching
 from hinet_protocol.errors import CloneDetected, DeviceRevoked
 from hinet_protocol.identity import fingerprint
 from hinet_protocol.recovering import RECOVER_PROTOCOL
@@ -80,6 +82,7 @@ class Agent:
         self.peers: Peers
         self.replicator: Replicator
         self.upkeep: Upkeep
+        self.watching: Watching
         self.inviter: Inviter
         self.learning: Learning
         self.tending: Tending
@@ -130,6 +133,8 @@ class Agent:
         self.api.add_all(agent_verbs(self))
         self.api.add_all(chain_verbs(self.membership, self.log))
         self.api.add_all(all_vault_verbs(self.vault, self.ports.disk, self.membership))
+        self.watching = Watching(self.vault, self.ports, self.log, home=self.ports.disk.path(""))
+        self.api.add_all(vault_watch_verbs(self.watching))
         self.api.add_all(self.inviter.verbs())
         self.api.add_all(self.learning.handlers())
         self.tending = Tending(self.membership, self.ports.clock,
@@ -138,6 +143,7 @@ class Agent:
         self.replicator = Replicator(self.vault, self.peers, self.ports.network)
         self.upkeep = Upkeep(self.vault, self.peers, self.ports.clock, self.log)
         await nursery.start(self.replicator.run)
+        await nursery.start(self.watching.run)
         await nursery.start(self._watch_peers)
         await nursery.start(self.peers.run)
         for address in self.addresses:

@@ -9,8 +9,8 @@ implementations carry no policy.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -244,6 +244,74 @@ class Disk(Protocol):
         call runs at once). Close it."""
 
 
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """What `lstat` says of one entry of a folder."""
+
+    part: bytes
+    """Its own name."""
+    kind: str
+    """`file`, `folder`, or `other`: links, devices, pipes, sockets."""
+    device: int = 0
+    inode: int = 0
+    size: int = 0
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+
+
+class FolderChanges(Protocol):
+    """Word of changes below one folder. Only a hint: words get lost, and some file systems give none."""
+
+    def follow(self, folder: bytes) -> bool:
+        """Hear of changes in this folder (not below it) from now on. False when the system gives no word of it: there
+        is no such thing here, or its limit is reached."""
+
+    async def wait(self) -> frozenset[bytes] | None:
+        """The folders in which something changed since; None when that is anybody's guess."""
+
+
+class Folders(Protocol):
+    """The owner's folders outside the home. `root` is an absolute path; below it everything is named by bytes, with
+    `/` between, b"" for the root itself, and is reached without following any link.
+
+    Calls block, and belong in `run_blocking`. Errors: `OSError`.
+    """
+
+    def place(self, root: str) -> FolderEntry | None:
+        """The root itself; None when it is missing or is no folder."""
+
+    def entries(self, root: str, folder: bytes) -> list[FolderEntry]:
+        """What is in a folder, sorted by name."""
+
+    def read(self, root: str, name: bytes, bytes_max: int) -> bytes:
+        """The beginning of a regular file."""
+
+    def source(self, root: str, name: bytes) -> Any:
+        """A file as a source for `Vault.put`."""
+
+    def changes(self, root: str) -> AbstractContextManager[FolderChanges]:
+        """Hear of changes until the context ends."""
+
+
+class NoFolders:
+    """A machine without folders of its owner's: for nodes that watch none."""
+
+    def place(self, root: str) -> FolderEntry | None:
+        return None
+
+    def entries(self, root: str, folder: bytes) -> list[FolderEntry]:
+        raise FileNotFoundError(root)
+
+    def read(self, root: str, name: bytes, bytes_max: int) -> bytes:
+        raise FileNotFoundError(root)
+
+    def source(self, root: str, name: bytes) -> Any:
+        raise FileNotFoundError(root)
+
+    def changes(self, root: str) -> AbstractContextManager[FolderChanges]:
+        raise FileNotFoundError(root)
+
+
 class Worker(Protocol):
     """One worker process of `hinet_tiers.worker`: one call at a time."""
 
@@ -271,3 +339,4 @@ class Ports:
     discovery: Discovery
     disk: Disk
     compute: Compute
+    folders: Folders = field(default_factory=NoFolders)

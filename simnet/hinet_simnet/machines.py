@@ -19,6 +19,7 @@ from hinet_node.errors import NodeError
 from hinet_simnet.clock import VirtualClock
 from hinet_simnet.disk import MemoryDisk
 from hinet_simnet.errors import SimnetError
+from hinet_simnet.folders import MemoryFolders
 
 LOG_LINES_MAX = 500
 
@@ -35,7 +36,7 @@ class Life:
 
 @dataclass
 class SimMachine:
-    """Its disk and clock outlive the agent that runs on it."""
+    """Its disk, clock and its owner's folders outlive the agent that runs on it."""
 
     name: str
     tier: str
@@ -50,6 +51,10 @@ class SimMachine:
     disk_bytes: int | None = None
     thawed: trio.Event = field(default_factory=trio.Event)
     log: list[str] = field(default_factory=list)
+    folders: MemoryFolders = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folders = MemoryFolders(self.clock.now_unix_s)
 
     def note(self, line: str) -> None:
         """Keep a line of the agent's log; the oldest ones go."""

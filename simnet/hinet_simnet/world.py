@@ -151,7 +151,7 @@ class World:
         lan = self.lans.setdefault(machine.household, Lan(self.internet))
         return Ports(clock=machine.clock, disk=machine.disk, compute=self._compute(machine),
                      randomness=SeededRandomness(self.seed, f"{name} {machine.starts}"),
-                     network=self.internet.host(name), discovery=lan.host(name))
+                     network=self.internet.host(name), discovery=lan.host(name), folders=machine.folders)
 
     async def found(self, device: DeviceSpec) -> None:
         """A new household: what `hinet-node init` does, then `run`."""

@@ -63,7 +63,7 @@ def _ours(found: Figures, first: Node, second: Node, source: Path, files: int) -
     put_cpu_s = cpu_s(first.process_id) - before[0] + adding.cpu_s
     packs = first.packs()
     done = until(lambda: packs <= second.packs())
-    until(lambda: len(second.json("vault", "ls", source.name + "/")["items"]) == files, every_s=0.2)
+    until(lambda: len(second.json("vault", "ls", "-R", source.name + "/")["items"]) == files, every_s=0.2)
     both = cpu_s(first.process_id) - before[0] + cpu_s(second.process_id) - before[1] + adding.cpu_s
     _add(found, {"put": added - begun, "put cpu": put_cpu_s, "whole": done - begun, "transfer": done - added,
                  "cpu": both})

@@ -123,7 +123,7 @@ def one_clear_error(result: tuple[int, str, str], exit_code: int, *said: str) ->
 
 
 def names(house: House, who: str) -> list[str]:
-    return [item["name"] for item in house.json(who, "vault", "ls")["items"]]
+    return [item["name"] for item in house.json(who, "vault", "ls", "-R")["items"]]
 
 
 def states(house: House, who: str) -> dict[str, str]:
@@ -209,7 +209,7 @@ def test_a_busy_port_and_a_running_agent_are_named(house: House) -> None:
 
 def test_a_killed_agent_starts_again_with_everything(house: House) -> None:
     house.stop("first", signal.SIGKILL)
-    one_clear_error(house.line("first", "vault", "ls"), 9, "nothing listens", "run")
+    one_clear_error(house.line("first", "invite", "--yes"), 9, "nothing listens", "run")
     assert states(house, "first")["first"] == "this"
     house.run("first")
     house.until(lambda: states(house, "first")["second"] == "connected")

@@ -66,15 +66,15 @@ def test_a_removed_folder_is_in_the_list_of_changes_and_comes_back(run: Run) -> 
     assert code == 2
     assert "the folder notes/ with 2 files" in err
     assert "vault rm --yes notes" in err
-    assert run("vault", "ls")[1] == "notes/cat.md\nnotes/dog.md\n"
+    assert run("vault", "ls", "-R")[1] == "notes/cat.md\nnotes/dog.md\n"
     gone = data(run, "vault", "rm", "--yes", "notes")
     assert (gone["schema"], gone["files"], gone["keep_days"]) == ("hinet.vault-rm/1", 2, 30)
     assert gone["restorable_until"] - time.time() > 29 * 86_400
-    assert run("vault", "ls")[1] == ""
+    assert run("vault", "ls", "-R")[1] == ""
     out = run("vault", "history")[1]
     assert out.count("removed") == 2
     assert run("vault", "restore", "notes")[1].startswith("2 files (6 B) put back: notes/cat.md, notes/dog.md")
-    assert run("vault", "ls")[1] == "notes/cat.md\nnotes/dog.md\n"
+    assert run("vault", "ls", "-R")[1] == "notes/cat.md\nnotes/dog.md\n"
 
 
 def test_the_last_removal_is_taken_back_and_renamed_files_do_not_come_back_with_it(run: Run) -> None:
@@ -86,7 +86,7 @@ def test_the_last_removal_is_taken_back_and_renamed_files_do_not_come_back_with_
     out = run("vault", "restore", "notes")[1]
     assert "1 file (3 B) put back: notes/hound.md" in out
     assert "1 that were removed before" in out
-    assert run("vault", "ls")[1] == "notes/hound.md\n"
+    assert run("vault", "ls", "-R")[1] == "notes/hound.md\n"
 
 
 def test_a_folder_that_can_not_go_back_whole_is_partly_done_and_one_object_with_json(run: Run) -> None:
@@ -121,10 +121,10 @@ def test_nobody_is_asked_at_no_terminal_and_a_no_changes_nothing(run: Run, monke
     monkeypatch.setattr(sys, "stdin", Person("n"))
     code, _, err = run("vault", "rm", "notes")
     assert (code, "notes/cat.md" in err, "[y/N]" in err) == (2, True, True)
-    assert run("vault", "ls")[1].count("\n") == 2
+    assert run("vault", "ls", "-R")[1].count("\n") == 2
     monkeypatch.setattr(sys, "stdin", Person("y"))
     assert run("vault", "rm", "notes")[0] == 0
-    assert run("vault", "ls")[1] == ""
+    assert run("vault", "ls", "-R")[1] == ""
 
 
 def test_an_edit_of_two_devices_is_listed_with_what_differs_and_settled(run: Run) -> None:
@@ -145,7 +145,7 @@ def test_an_edit_of_two_devices_is_listed_with_what_differs_and_settled(run: Run
     assert out.startswith("notes/dog.md\n")
     assert "6 B longer, 2 h later" in out
     assert "first (this device)" in out
-    name = next(name for name in run("vault", "ls")[1].split() if "dog.conflict-" in name)
+    name = next(name for name in run("vault", "ls", "-R")[1].split() if "dog.conflict-" in name)
     assert name in out
     assert "1 edit competes with another device's" in run("vault", "status")[1]
     shown = re.search(r"--keep ([0-9a-f]{8})\|", out)

@@ -7,6 +7,7 @@ from hinet_node.ports import Ports
 from hinet_node.real.compute import ProcessCompute
 from hinet_node.real.discovery import ZeroconfDiscovery
 from hinet_node.real.disk import RealDisk
+from hinet_node.real.folders import RealFolders
 from hinet_node.real.system import SystemClock, SystemRandomness
 from hinet_node.real.transport import Libp2pNetwork
 
@@ -16,4 +17,5 @@ def build(folder: str, config: Config) -> Ports:
     clock, randomness = SystemClock(), SystemRandomness()
     interfaces = [config.interface] if config.interface else None
     return Ports(clock=clock, randomness=randomness, network=Libp2pNetwork(interfaces=interfaces),
-                 discovery=ZeroconfDiscovery(only=interfaces), disk=RealDisk(folder), compute=ProcessCompute())
+                 discovery=ZeroconfDiscovery(only=interfaces), disk=RealDisk(folder), compute=ProcessCompute(),
+                 folders=RealFolders())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,13 +13,19 @@ from hinet_node.cli import (
     vault_conflicts_cmd,
     vault_gc_cmd,
     vault_local,
+    vault_ls_cmd,
+    vault_out_cmd,
     vault_past_cmd,
     vault_repair_cmd,
+    vault_watch_cmd,
 )
 from hinet_node.cli.add_report import say_what_was_left_out
 from hinet_node.cli.vault_text import status_lines
 
 app = root.group("Add, list, get and verify the household's files.")
+app.command("watch")(vault_watch_cmd.watch)
+app.command()(vault_ls_cmd.ls)
+vault_out_cmd.add_to(app)
 
 
 @app.command()
@@ -44,50 +48,13 @@ def add(paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="File
 
 
 @app.command()
-def ls(prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] = "",
-       everything: Annotated[bool, typer.Option("--all", help="Also what the household learned (.hinet/).")] = False,
-       long: Annotated[bool, typer.Option("--long", "-l", help="Size, time and device beside each name.")] = False,
-       ) -> None:
-    """List the vault's files."""
-    items: list[dict[str, Any]] = []
-    with vault_local.calls() as call:
-        after, more = "", True
-        while more:
-            page = call("vault.ls", {"prefix": prefix, "after": after, "all": everything})
-            items += page["items"]
-            more = page["more"] and bool(page["items"])
-            after = page["items"][-1]["name"] if page["items"] else ""
-    output.emit("hinet.vault-ls/1", {"items": items}, lambda: _listed(items, long))
-
-
-@app.command()
-def get(name: Annotated[str, typer.Argument(help="A file's name, or a folder's.")],
-        out: Annotated[str, typer.Option("--out", "-o", metavar="PATH", help="Where to write it; - is stdout. A "
-                                                                             "folder goes below it.")] = "",
-        ) -> None:
-    """Take a file or a folder out of the vault."""
-    if out == "-":
-        content = vault_local.call("vault.get", {"name": name})["content"]
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-        return
-    target = Path(out or Path(name.rstrip("/")).name or "vault").absolute()
-    if not out and target.exists():
-        from hinet_node.errors import ConflictError
-
-        raise ConflictError(f"{target} exists already", next_step=f"to replace it: --out {target.name}")
-    result = vault_local.call("vault.get", {"name": name, "to": str(target), "into": str(Path(out).absolute())},
-                              label="getting")
-    files = "" if result["files"] == 1 else f"{result['files']} files, "
-    output.emit("hinet.vault-get/1", result, [f"{result['to']} ({files}{output.size_text(result['bytes'])})"])
-
-
-@app.command()
 def status() -> None:
     """How many packs and copies there are, and who is behind."""
-    data = vault_local.call("vault.status")
+    with vault_local.calls() as call:
+        data = {**call("vault.status"), "watches": call("vault.watch.list")["watches"]}
     data.pop("schema", None)
-    output.emit("hinet.vault-status/1", data, lambda: status_lines(data))
+    output.emit("hinet.vault-status/1", data, lambda: [*status_lines(data), *vault_watch_cmd.watch_lines(
+        [{**one, "trouble": None} for one in data["watches"]])])
 
 
 app.command()(vault_repair_cmd.verify)
@@ -97,11 +64,3 @@ app.command()(vault_repair_cmd.repair)
 vault_past_cmd.add_to(app)
 vault_gc_cmd.add_to(app)
 app.add_typer(vault_conflicts_cmd.app, name="conflicts")
-
-
-def _listed(items: list[dict[str, Any]], long: bool) -> Iterable[str]:
-    if not long:
-        return [output.clean_line(item["name"]) for item in items]
-    return output.table([[output.size_text(item["size"]), output.time_text(item["time"]),
-                          output.clean(item["device"]), output.clean_line(item["name"])] for item in items])
-

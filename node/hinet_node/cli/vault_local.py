@@ -140,7 +140,9 @@ class Local:
         from hinet_node.api import Api
         from hinet_node.belonging.membership import Membership
         from hinet_node.local.vault_table import all_vault_verbs
+        from hinet_node.local.vault_watch_verbs import idle_watch_verbs
         from hinet_node.real.disk import RealDisk
+        from hinet_node.real.folders import RealFolders
         from hinet_node.real.system import SystemClock, SystemRandomness
         from hinet_node.vault import Vault
 
@@ -149,6 +151,7 @@ class Local:
         self.vault = _run(lambda: Vault.open(disk, randomness, clock, membership))
         self._api = Api()
         self._api.add_all(all_vault_verbs(self.vault, disk, membership))
+        self._api.add_all(idle_watch_verbs(self.vault, disk, RealFolders(), randomness))
 
     def verb(self, verb: str, args: Mapping[str, Any] | None, report: Report) -> dict[str, Any]:
         return _run(lambda: self._api.dispatch(verb, args, _checked(report)))

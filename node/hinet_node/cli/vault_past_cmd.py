@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet_node.cli import context, moments, output, vault_local
+from hinet_node.cli import context, moments, output, vault_local, vault_out_cmd
 
 ID_DIGITS = 8
 """Of a version's id, as the lists show it; so many tell the versions of one file apart."""
@@ -77,7 +77,9 @@ def restore(name: Annotated[str, typer.Argument(help="A file's name or a folder'
             before: Annotated[str, typer.Option(metavar="TIME", help="As it was then: 2026-12-01, '2026-12-01 14:30', "
                                                                      "14:30, or so long ago: 30m, 2h, 3d, 2w.")] = "",
             to: Annotated[str, typer.Option("--to", metavar="PATH", help="Write it there and leave the vault as it is. "
-                                                                         "A folder goes below it.")] = "") -> None:
+                                                                         "A folder goes below it.")] = "",
+            overwrite: Annotated[bool, typer.Option("--overwrite", help="With --to: replace other files in the way.",
+                                                    )] = False) -> None:
     """Put back what was there. A removed file, an older version, what was last removed of a folder, or a folder as it
     was at a time. What stands there now stays in the history."""
     from hinet_node.errors import ConflictError
@@ -87,15 +89,17 @@ def restore(name: Annotated[str, typer.Argument(help="A file's name or a folder'
         args["before"] = moments.unix_s(before)
     if to:
         target = Path(to).absolute()
-        if target.exists() and not target.is_dir():
-            raise ConflictError(f"{target} exists already", next_step="name another place with --to")
-        args["to"] = str(target)
+        if target.exists() and not target.is_dir() and not overwrite:
+            raise ConflictError(f"{target} exists already", next_step="name another place with --to, or: --overwrite")
+        args |= {"to": str(target), "overwrite": overwrite}
     done = vault_local.call("vault.restore", args, label="restoring")
     output.emit("hinet.vault-restore/1", done, lambda: _restored(done))
+    partly = "kept" in done and vault_out_cmd.say_what_became_of_them(done, "--overwrite")
     if done["left"]:
         count = len(done["left"])
         output.say(f"{count} {'file was' if count == 1 else 'files were'} left as they are, since what they were then "
                    f"is not held any more: {output.clean_line(', '.join(done['left'][:5]))}")
+    if partly or done["left"]:
         raise typer.Exit(3)
 
 

@@ -110,7 +110,7 @@ class Play:
             (notes / path.name).write_bytes(path.read_bytes())
         added = self.laptop.command("vault", "add", str(notes))
         self._wait("every node holds the same packs", self._same_packs)
-        a_note = next(row["name"] for row in self.pocket.command("vault", "ls")["items"])
+        a_note = next(row["name"] for row in self.pocket.command("vault", "ls", "-R")["items"])
         proof = keeper.prove(self.keeper, self.laptop, questions.secrets_of(self.quick), a_note)
         packs = self.laptop.packs()
         self.facts["vault"] = {"notes": added["files"], "notes_bytes": added["bytes"], "packs": len(packs),

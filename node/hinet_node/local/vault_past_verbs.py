@@ -16,11 +16,13 @@ from typing import Any
 
 from hinet_node.api import Emit, Handler, text_of, whole_number_of
 from hinet_node.errors import IntegrityError, UsageError
+from hinet_node.local.vault_out_verbs import described
 from hinet_node.local.vault_verbs import Names, name_bytes, no_such_file, progress_report, text_name
 from hinet_node.vault import Household, Progress, Vault
 from hinet_node.vault.core import VaultCore
 from hinet_node.vault.finding import RESERVED
 from hinet_node.vault.history import Change, no_history
+from hinet_node.vault.outgoing import KEEP, OVERWRITE
 from hinet_protocol.past import moved_to
 from hinet_protocol.trees import Version, version_hash
 
@@ -184,7 +186,9 @@ async def _restore(vault: Vault, args: Mapping[str, Any], emit: Emit) -> dict[st
         (only,) = rows.values()
         await vault.write_version(only, Path(to), on_progress=report)
     elif to:
-        await vault.write_versions(rows, Path(to), on_progress=report)
+        out = await vault.take_out(rows, Path(to), existing=OVERWRITE if args.get("overwrite") is True else KEEP,
+                                   on_progress=report)
+        result |= described(out)
     else:
         changed = await vault.put_back(rows, on_progress=report)
         result |= {"files": len(changed), "bytes": sum(rows[one].size for one in changed),

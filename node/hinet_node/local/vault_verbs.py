@@ -1,4 +1,4 @@
-"""The local API's verbs of the vault: vault.add, vault.put, vault.ls, vault.get, vault.status, vault.verify.
+"""The local API's verbs of the vault: vault.add, vault.put, vault.status, vault.verify.
 
 Leaves finding, storing and sealing to `hinet_node.vault`; keeps `.hinet/` out of the owner's way and turns values into
 what the socket can say. Names are text here (`text_name`).
@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hinet_node.api import Emit, Handler, text_of, whole_number_of
+from hinet_node.api import Emit, Handler, text_of
 from hinet_node.errors import IntegrityError, NodeError, UsageError
 from hinet_node.ports import Disk
 from hinet_node.vault import AddReport, Household, Item, Progress, Vault
 from hinet_node.vault.finding import RESERVED, Finder, Notes
 
-LIST_MAX = 5_000
 KINDS_TOLD = {"index": "indexes", "seq": "number files"}
-CONTENT_BYTES_MAX = 4 * 1_048_576
 
 Names = Callable[[], Mapping[bytes, str]]
 """Public key -> device name, of every device that ever was in the household."""
@@ -44,32 +42,7 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) ->
         if not isinstance(content, bytes):
             raise UsageError("vault.put needs the content as bytes")
         _refuse_reserved(name)
-        return _shown(await vault.put(name, content), names())
-
-    async def ls(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        prefix, after = name_bytes(text_of(args, "prefix", "")), name_bytes(text_of(args, "after", ""))
-        limit = min(whole_number_of(args, "limit", LIST_MAX), LIST_MAX)
-        items = [item for item in await vault.list(prefix)
-                 if item.name > after and (args.get("all") is True or not item.name.startswith(RESERVED))]
-        known = names()
-        return {"items": [_shown(item, known) for item in items[:limit]], "more": len(items) > limit}
-
-    async def get(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
-        # A file goes to the path `to`, a folder below `into`, where its files keep their whole names.
-        name, to = name_bytes(text_of(args, "name")), text_of(args, "to", "")
-        if not to:
-            return {"content": await _content(vault, name)}
-        exact = [item for item in await vault.list(name) if item.name == name]
-        if exact:
-            item = await vault.get_to(name, Path(to), on_progress=lambda done: emit(progress_report(done)))
-            return {"files": 1, "bytes": item.size, "to": to}
-        folder = name.rstrip(b"/") + b"/" if name else b""
-        into = text_of(args, "into", to)
-        if not await vault.list(folder):
-            raise no_such_file(name)
-        items = await vault.restore(folder, Path(into), on_progress=lambda done: emit(progress_report(done)))
-        return {"files": len(items), "bytes": sum(item.size for item in items),
-                "to": str(Path(into, text_name(folder)))}
+        return described_item(await vault.put(name, content), names())
 
     async def status(args: Mapping[str, Any], emit: Emit) -> dict[str, Any]:
         return await vault_status(vault, household)
@@ -78,8 +51,7 @@ def vault_verbs(vault: Vault, disk: Disk, names: Names, household: Household) ->
         report = await vault.verify(deep=args.get("deep") is True, on_progress=lambda done: emit(progress_report(done)))
         return report.as_json()
 
-    return {"vault.add": add, "vault.put": put, "vault.ls": ls, "vault.get": get, "vault.status": status,
-            "vault.verify": verify}
+    return {"vault.add": add, "vault.put": put, "vault.status": status, "vault.verify": verify}
 
 
 def added(report: AddReport) -> dict[str, Any]:
@@ -139,23 +111,14 @@ def damage_error(report: Mapping[str, Any]) -> IntegrityError | None:
         next_step="hinet-node vault repair" if still else "it was put right; look again: hinet-node vault verify")
 
 
-async def _content(vault: Vault, name: bytes) -> bytes:
-    item = next((item for item in await vault.list(name) if item.name == name), None)
-    if item is None:
-        raise no_such_file(name)
-    if item.size > CONTENT_BYTES_MAX:
-        raise UsageError(f"{text_name(name)!r} is too long to print ({item.size} bytes)",
-                         next_step="write it to a file: hinet-node vault get NAME --out PATH")
-    return await vault.get(name)
-
-
 def _refuse_reserved(name: bytes) -> None:
     if name.startswith(RESERVED) or name == RESERVED.rstrip(b"/"):
         raise UsageError("names under .hinet/ are kept for what the household learned",
                          next_step="put it elsewhere: hinet-node vault add PATH --under FOLDER", code="E_NAME_RESERVED")
 
 
-def _shown(item: Item, names: Mapping[bytes, str]) -> dict[str, Any]:
+def described_item(item: Item, names: Mapping[bytes, str]) -> dict[str, Any]:
+    """A file as the socket can say it."""
     return {"name": text_name(item.name), "size": item.size, "digest": item.digest.hex(), "time": item.time,
             "device": names.get(item.device, item.device.hex()[:8]),
             "conflict_of": None if item.conflict_of is None else text_name(item.conflict_of)}

@@ -2,7 +2,7 @@
 
 Paths here are the owner's own words on the command line. What comes from the vault (names) may have been written by
 another device, so a name never decides on its own where something is written. Leaves content to `reader`, many files
-at once to `restoring`.
+at once to `outgoing`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _HOLE_BYTES = 65_536
 _ZEROS = bytes(_HOLE_BYTES)
 _NOTHING_KNOWN = Attributes()
 _number = itertools.count()
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def plain_parts(name: bytes) -> tuple[bytes, ...]:
@@ -57,22 +57,6 @@ def write_file(path: Path | str, pieces: Iterable[bytes], on_bytes: Callable[[in
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def step(folder: int, part: bytes, place: Path) -> int:
-    """A descriptor of the folder `part` (0700 if it is made), opened without following a link. Errors: `UsageError`
-    E_NAME_ESCAPES."""
-    try:
-        os.mkdir(part, 0o700, dir_fd=folder)
-    except FileExistsError:
-        pass  # opened below, whatever it is
-    try:
-        return os.open(part, _FOLDER_FLAGS, dir_fd=folder)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-            raise
-        raise UsageError(f"{place} was not written: {os.fsdecode(part)!r} on the way is a link or a file, no folder.",
-                         code="E_NAME_ESCAPES", next_step="Move it away, or restore into another folder.") from error
 
 
 def write_temporary(folder: int, pieces: Iterable[bytes], on_bytes: Callable[[int], None],
@@ -137,7 +121,7 @@ def reported(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise NoSpace(f"{place} was not written: the disk is full.",
                           next_step="Free some space there, or name another place.") from error
         if error.errno in _NOT_WRITABLE:

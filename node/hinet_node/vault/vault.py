@@ -21,10 +21,11 @@ from hinet_node.vault.core import VaultCore
 from hinet_node.vault.edits import check_name
 from hinet_node.vault.items import AddReport, Household, Item, OnProgress, VaultSettings, VaultStatus
 from hinet_node.vault.marking import Retention
+from hinet_node.vault.outgoing import KEEP, OutReport, write_out
 from hinet_node.vault.progress import Counter
+from hinet_node.vault.reading_ahead import ahead
 from hinet_node.vault.repairing import Repairer
 from hinet_node.vault.report import RepairReport, VerifyReport
-from hinet_node.vault.restoring import FolderWriter, ahead
 from hinet_node.vault.sources import Source
 from hinet_node.vault.view import item_of
 from hinet_protocol.attributes import read_attributes
@@ -131,14 +132,24 @@ class Vault:
         """Work that may publish a head, as the only writer, off the event loop."""
         return await self._change(lambda: work(self.core))
 
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        """Reading that takes long, off the event loop and beside writers. Errors: those of `work`."""
+        return await self._read(work)
+
     async def write_version(self, version: Version, path: Path | str, *, on_progress: OnProgress | None = None) -> None:
         """Write the content of any version to `path`, as `get_to`."""
         await self._write_file(version, path, Counter(b"", version.size, 1, on_progress))
 
-    async def write_versions(self, rows: Mapping[bytes, Version], folder: Path | str, *,
-                             on_progress: OnProgress | None = None) -> None:
-        """Write versions below `folder`, by their names. Errors: as `restore`."""
-        await self._write_files(sorted(rows.items()), folder, b"", on_progress)
+    async def take_out(self, rows: Mapping[bytes, Version], folder: Path | str, *, existing: str = KEEP,
+                       on_progress: OnProgress | None = None) -> OutReport:
+        """Write versions below `folder`, by their names; files that are there already with that content are left. What
+        can't be read or written is in the report. Errors: `NoSpace`, `UsageError`."""
+        count = Counter(b"", sum(version.size for version in rows.values()), len(rows), on_progress)
+        report: OutReport = await self._disk.run_blocking(
+            lambda: write_out(rows, self.pieces, folder, existing, count))
+        if report.left_out_count:
+            self.changed()  # a pack may have been set aside: the replicator looks for another copy
+        return report
 
     async def get(self, name: bytes) -> bytes:
         """The whole content, verified. Errors: `UsageError` E_NO_SUCH_FILE; `IntegrityError` when a pack is damaged
@@ -154,33 +165,18 @@ class Vault:
         await self._write_file(version, path, Counter(name, version.size, 1, on_progress))
         return item_of(name, version, conflict_of)
 
-    async def restore(self, prefix: bytes, folder: Path | str, *, on_progress: OnProgress | None = None) -> list[Item]:
-        """Write every file under `prefix` below `folder`, by its name. Names that would leave the folder (absolute,
-        `..`, through a link) are refused before anything is written: `UsageError` code E_NAME_ESCAPES."""
-        chosen = [(name, row) for name, row in sorted(self.core.shown().items()) if name.startswith(prefix)]
-        await self._write_files([(name, row[0]) for name, row in chosen], folder, prefix, on_progress)
-        return [item_of(name, *row) for name, row in chosen]
+    async def restore(self, prefix: bytes, folder: Path | str, *, existing: str = KEEP,
+                      on_progress: OnProgress | None = None) -> OutReport:
+        """Write every file under `prefix` below `folder`, by its whole name. As `take_out`."""
+        rows = {name: version for name, (version, _) in self.core.shown().items() if name.startswith(prefix)}
+        return await self.take_out(rows, folder, existing=existing, on_progress=on_progress)
 
     async def _write_file(self, version: Version, path: Path | str, count: Counter) -> None:
-        await self._read(lambda: files.write_file(path, self._pieces(version), count.bytes,
+        await self._read(lambda: files.write_file(path, self.pieces(version), count.bytes,
                                                   read_attributes(version.attributes)))
         count.tell()
 
-    async def _write_files(self, rows: Sequence[tuple[bytes, Version]], folder: Path | str, what: bytes,
-                           on_progress: OnProgress | None) -> None:
-        parts = [files.plain_parts(name) for name, _ in rows]
-        count = Counter(what, sum(version.size for _, version in rows), len(rows), on_progress)
-
-        def work() -> None:
-            count.tell()
-            with FolderWriter(folder) as writer:
-                for (_, version), where in zip(rows, parts, strict=True):
-                    writer.write(where, self._pieces(version), count.bytes, read_attributes(version.attributes))
-                    count.file()
-            count.tell()
-        await self._read(work)
-
-    def _pieces(self, version: Version) -> Iterator[bytes]:
+    def pieces(self, version: Version) -> Iterator[bytes]:
         """The content, that of a large file opened ahead."""
         pieces = self.core.content(version)
         return ahead(self._disk, pieces) if version.size > self.core.settings.chunk_bytes else pieces

@@ -51,6 +51,7 @@ class View:
         self._beside: dict[bytes, tuple[Version, bytes]] | None = None
         self._shown: dict[bytes, tuple[Version, bytes | None]] | None = None
         self._changed_names: set[bytes] | None = None
+        self._order: list[bytes] | None = None
 
     # ---- taking heads up -----------------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class View:
                 self._contested.add(name)
             else:
                 self._contested.discard(name)
-        self._shown = self._beside = None
+        self._shown = self._beside = self._order = None
 
     # ---- for collecting ------------------------------------------------------------------------------------------
 
@@ -220,6 +221,14 @@ class View:
             if self._shown is None:
                 self._shown = shown(self.tree)
             return self._shown
+
+    def order(self) -> list[bytes]:
+        """The names of `shown`, sorted: made once, so that a long list can be asked for page by page. Not to be
+        changed."""
+        with self._lock:
+            if self._order is None:
+                self._order = sorted(self.shown())
+            return self._order
 
     def lookup(self, name: bytes) -> tuple[Version, bytes | None] | None:
         """One row of `shown`, without making all of it."""

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import trio
+from blake3 import blake3
 
-from hinet_node.errors import IntegrityError, UsageError
-from hinet_node.vault.files import plain_parts, write_file
-from hinet_node.vault.restoring import FolderWriter, ahead
-from hinet_protocol.attributes import Attributes
+from hinet_node.errors import IntegrityError
+from hinet_node.vault.files import write_file
+from hinet_node.vault.outgoing import KEEP, write_out
+from hinet_node.vault.progress import Counter
+from hinet_node.vault.reading_ahead import ahead
+from hinet_protocol.trees import Version
 from hinet_simnet.disk import MemoryDisk
 
 BLOCK = 65_536
@@ -79,11 +82,15 @@ def test_a_long_hole_takes_no_room(tmp_path: Path) -> None:
 
 def test_very_many_files_and_very_deep_folders(tmp_path: Path) -> None:
     deep = tuple(b"d" * 60 for _ in range(80))  # longer than any path that the system takes
-    with FolderWriter(tmp_path / "out") as writer:
-        for number in range(1_100):
-            writer.write((b"f%d" % (number // 20), b"%d" % number), [b"%d" % number], nothing, Attributes())
-        writer.write((*deep, b"last"), [b"deep"], nothing, Attributes())
-        writer.write((*deep[:40], b"half"), [b"half"], nothing, Attributes())
+    names = {b"f%d/%d" % (number // 20, number): b"%d" % number for number in range(1_100)}
+    names[b"/".join((*deep, b"last"))] = b"deep"
+    names[b"/".join((*deep[:40], b"half"))] = b"half"
+    rows = {name: Version(b"d" * 32, 1, (), (), 0, 0, False, len(content), blake3(content).digest(), False, content)
+            for name, content in names.items()}
+    before = descriptors()
+    report = write_out(rows, lambda version: [version.chunks], tmp_path / "out", KEEP, Counter(b"", 0, 0, None))
+    assert report.files == 1_102
+    assert descriptors() == before
     assert sum(1 for _ in (tmp_path / "out").glob("f*/*")) == 1_100
     assert (tmp_path / "out" / "f0" / "7").read_bytes() == b"7"
     at = os.open(tmp_path / "out", os.O_RDONLY)
@@ -95,25 +102,6 @@ def test_very_many_files_and_very_deep_folders(tmp_path: Path) -> None:
     assert os.read(last, 10) == b"deep"
     os.close(at)
     os.close(last)
-
-
-def test_what_was_whole_before_a_file_failed_stays_and_no_half_file_does(tmp_path: Path) -> None:
-    def broken() -> Iterator[bytes]:
-        yield b"half"
-        raise IntegrityError("damaged", next_step="wait")
-
-    before = descriptors()
-
-    def write_all() -> None:
-        with FolderWriter(tmp_path) as writer:
-            for number in range(10):
-                writer.write((b"a", b"%d" % number), [b"whole"], nothing, Attributes())
-            writer.write((b"a", b"broken"), broken(), nothing, Attributes())
-
-    with pytest.raises(IntegrityError):
-        write_all()
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [str(number) for number in range(10)]
-    assert descriptors() == before
 
 
 def test_nothing_appears_before_all_of_a_file_was_seen_to_be_right(world: Any, tmp_path: Path) -> None:
@@ -140,10 +128,3 @@ def test_pieces_made_ahead_come_in_order_and_their_error_too() -> None:
         found += ahead(MemoryDisk(), made())
     pieces = ahead(MemoryDisk(), (b"%d" % number for number in range(20)))
     assert list(pieces) == [b"%d" % number for number in range(20)]
-
-
-def test_a_name_that_leads_through_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"a file")
-    with FolderWriter(tmp_path) as writer, pytest.raises(UsageError, match="no folder"):
-        writer.write(plain_parts(b"a/b"), [b"x"], nothing, Attributes())
-    assert (tmp_path / "a").read_bytes() == b"a file"

@@ -222,7 +222,7 @@ def test_a_corrupted_pack_is_found_set_aside_and_fetched_again(house: House) -> 
     raw = bytearray(pack.read_bytes())
     raw[len(raw) // 2] ^= 0xFF
     pack.write_bytes(bytes(raw))
-    one_clear_error(house.line("second", "vault", "verify"), 7, "not whole", "hinet-node vault verify")
+    one_clear_error(house.line("second", "vault", "verify"), 7, "not whole", "hinet-node vault repair")
     house.run("second")
     house.until(lambda: house.line("second", "vault", "verify")[0] == 0)
     assert house.line("second", "vault", "get", "notes/dog.md", "--out", "-")[1] == "Bello is a beagle."

@@ -39,6 +39,8 @@ class WatchSettings:
     rescan_s: float = 600.0
     deaf_rescan_s: float = 30.0
     """How often to look where changes are not told."""
+    held_s: float = 5.0
+    """How often to see whether a folder that is gone, or another one, is back."""
     retry_s: float = 60.0
     batch_files: int = 4_096
     batch_bytes: int = 1 << 30
@@ -63,6 +65,8 @@ class Watcher:
         self._confirmed = False
         self._unsaved = False
         self._looked_s = self._took_s = 0.0
+        self._held_for = (0, 0)
+        """Device and inode of the folder that stands in the place of the right one."""
         self._wake = trio.Event()
 
     @property
@@ -141,8 +145,12 @@ class Watcher:
                                "mounted, or it was moved away. The vault keeps its files",
                                f"bring it back, or: hinet-node vault watch --stop {self.watch.root}"))
             self._all = True
-            return self._settings.deaf_rescan_s
+            return self._settings.held_s
         replaced = (place.device, place.inode) != (self.watch.device, self.watch.inode)
+        if (replaced and not confirmed and self._held_for == (place.device, place.inode) and self.trouble is not None
+                and began_s - self._looked_s < self._settings.deaf_rescan_s):
+            return self._settings.held_s
+        self._held_for = (0, 0)
         whole = (self._all or replaced or confirmed or self.trouble is not None
                  or began_s - self._looked_s >= self._every_s())
         wanted = self._dirty | self._planner.folders_waiting()
@@ -182,10 +190,11 @@ class Watcher:
     async def _act(self, place: FolderEntry, plan: Plan, *, replaced: bool) -> float:
         root, settings = self.watch.root, self._settings
         if plan.replaced:
+            self._held_for = (place.device, place.inode)
             self._hold(Trouble("E_WATCH_REPLACED", f"another folder stands at {root} than the one that was watched: "
                                f"of its {self.files:,} files fewer than half are there. The vault keeps them",
                                f"hinet-node vault watch --confirm {root}   if it is the right one"))
-            return settings.deaf_rescan_s
+            return settings.held_s
         if replaced:
             self._keep_place(place)
         await self._put(plan.puts)

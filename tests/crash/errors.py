@@ -37,31 +37,20 @@ def _remove(name: bytes) -> Step:
     return lambda core: core.edits.remove({name}), lambda shown: {key: shown[key] for key in shown if key != name}
 
 
-<<<<<<< HEAD
-def _collect(core: VaultCore) -> None:
-    core.collector.give_up(core.collector.plan(core.collector.retention(0, 0)))
-    core.collector.confirm()
-    core.collector.sweep(packs_max=1_000, waive_age=True)
-=======
 def _upkeep(work: Callable[[VaultCore], Any]) -> Step:
     """What changes no file. Time passes before it."""
     def later(core: VaultCore) -> None:
         core.publisher._clock.now += 60  # type: ignore[attr-defined]
         work(core)
     return later, lambda shown: shown
->>>>>>> crash
 
 
 def steps() -> list[Step]:
     """A short life."""
     return [_put(first=b"1", second=noise(9_000, "second")), _put(large=noise(100_000, "large")),
             _put(first=b"1 again"), _remove(b"second"), _put(second=b"2"), _put(third=noise(3_000, "third")),
-<<<<<<< HEAD
-            (_collect, lambda shown: shown)]
-=======
             _remove(b"large"), _upkeep(lambda core: collecting.give_up(core, collecting.rewrite_dead(core))),
             _upkeep(collecting.delete), _put(large=noise(9_000, "large"))]
->>>>>>> crash
 
 
 @dataclass(frozen=True)

@@ -69,14 +69,14 @@ def _verified(data: dict[str, Any], label: str) -> Iterable[str]:
     if not data["packs"]:
         return
     done, days = data["verified_packs"], data["verify_days"]
-    each = f"each within {days} days" if days else "not in the background"
+    each = f" ({'each' if data['packs'] > 1 else 'it is'} within {days} days)" if days else ""
     if not done:
-        yield f"{label}nothing was verified yet ({each}); to do it now: {context.typed('vault verify')}"
+        yield f"{label}nothing was verified yet{each}; to do it now: {context.typed('vault verify')}"
         return
     oldest, newest = (output.ago_text(max(0.0, time.time() - data[key])) for key in (
         "verified_oldest", "verified_newest"))
     if done < data["packs"]:
-        yield f"{label}{done} of {_packs(data['packs'])} verified so far, the last one {newest} ({each})"
+        yield f"{label}{done} of {_packs(data['packs'])} verified so far, the last one {newest}{each}"
     elif oldest == newest:
         yield f"{label}all packs verified {newest}"
     else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hinet_node.errors import ConflictError
 from hinet_node.vault.choosing import Choice, PackUse, choose, chosen, elsewhere, measure, move_home
 from hinet_node.vault.counting import Retained, count, retained
+from hinet_node.vault.headcheck import aside_heads
 from hinet_node.vault.marking import DAY_S, Lost, Marker, Marks, Retention, incomplete
 from hinet_node.vault.repack import SMALL_BYTES, Mover
 from hinet_protocol.heads import Head
@@ -325,6 +326,8 @@ class Collector:
             return "no device's head is here"
         if core.heads.closed:
             return "some of the heads can't be read"
+        if any(core.heads.misses(device, seq, head_hash) for device, seq, head_hash, _ in aside_heads(core.disk)):
+            return "a head that was damaged has not come again, and it may retain anything"
         device = core.household.device_public
         if device in core.household.members():
             own = core.heads.own()

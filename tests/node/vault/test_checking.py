@@ -356,3 +356,24 @@ def test_a_chunk_that_lies_in_the_middle_of_a_file_is_named_and_the_others_are_o
         assert fault.files == (b"long",)
         assert report.chunks == len(slots) - 1
     trio.run(main)
+
+
+def test_while_a_damaged_head_has_not_come_again_nothing_is_collected(world: Any) -> None:
+    """Nobody knows what it retains."""
+    async def main() -> None:
+        left, keeper = await world.node("laptop"), await world.node("nas", keeper=True)
+        await left.vault.put(b"a", noise(9_000))
+        async with world.running(left, keeper):
+            await world.until(lambda: world.in_step(left, keeper))
+        assert not keeper.vault.core.collector.sweep(packs_max=10, waive_age=True).blocked
+        folder = f"vault/heads/{left.member.public.hex()}"
+        keeper.disk.write_atomic(f"{folder}/{keeper.disk.list(folder)[-1]}", b"rubbish")
+        other = await world.node("desk")
+        await other.vault.put(b"b", b"so that a head is here at all")
+        await keeper.open()
+        async with world.running(other, keeper):
+            await world.until(lambda: keeper.vault.core.heads.newest().get(other.member.public) is not None)
+        swept = keeper.vault.core.collector.sweep(packs_max=10, waive_age=True)
+        assert "damaged" in swept.blocked
+        assert keeper.vault.core.store.index.totals()[0] >= 2
+    trio.run(main)

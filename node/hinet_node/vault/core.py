@@ -38,7 +38,7 @@ from hinet_protocol.heads import Head, vault_digest
 from hinet_protocol.reconcile import needs_of, whole_heads
 from hinet_protocol.trees import Version
 
-_ARRIVALS_MAX = 4_096
+ARRIVALS_MAX = 4_096
 
 
 class VaultCore:
@@ -281,7 +281,7 @@ class VaultCore:
     def note_arrival(self, pack: bytes, sibling: str) -> None:
         self.arrived_from.pop(pack, None)
         self.arrived_from[pack] = sibling
-        while len(self.arrived_from) > _ARRIVALS_MAX:
+        while len(self.arrived_from) > ARRIVALS_MAX:
             del self.arrived_from[next(iter(self.arrived_from))]
 
     # ---- trouble -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hinet_node.agent import Agent
 from hinet_node.api import CALLS_MAX
 from hinet_node.belonging import chain_store, invitation_store
 from hinet_node.sessions import peers, session
+from hinet_node.vault import core
 from hinet_protocol import limits
 from hinet_simnet.findings import Finding
 from hinet_simnet.stage import Stage
@@ -90,6 +91,7 @@ def sizes_of(agent: Agent) -> Iterator[tuple[str, int, int]]:
     yield "kept invitations", len(agent.inviter._store._records), _invitations_max(agent)
     yield "segments of the chain", len(agent.ports.disk.list("chain")), chain_store.SEGMENTS_MAX + 3
     devices = len(agent.membership.chain().devices())
+    yield "packs noted with where they came from", len(agent.vault.core.arrived_from), core.ARRIVALS_MAX
     yield "troubles of the vault", len(agent.vault.core.trouble), TROUBLES_BASE + TROUBLES_PER_DEVICE_MAX * devices
 
 

@@ -286,8 +286,9 @@ class Folders(Protocol):
     def read(self, root: str, name: bytes, bytes_max: int) -> bytes:
         """The beginning of a regular file."""
 
-    def source(self, root: str, name: bytes) -> Any:
-        """A file as a source for `Vault.put`."""
+    def source(self, root: str, name: bytes) -> bytes | tuple[bytes, ...]:
+        """A file to be read: the steps that lead to it, each to be opened from the one before without following a link,
+        the root's path first; where there is no real disk, its content."""
 
     def changes(self, root: str) -> AbstractContextManager[FolderChanges]:
         """Hear of changes until the context ends."""
@@ -305,7 +306,7 @@ class NoFolders:
     def read(self, root: str, name: bytes, bytes_max: int) -> bytes:
         raise FileNotFoundError(root)
 
-    def source(self, root: str, name: bytes) -> Any:
+    def source(self, root: str, name: bytes) -> bytes | tuple[bytes, ...]:
         raise FileNotFoundError(root)
 
     def changes(self, root: str) -> AbstractContextManager[FolderChanges]:

@@ -65,8 +65,8 @@ class RealFolders:
             finally:
                 os.close(file)
 
-    def source(self, root: str, name: bytes) -> Path:
-        return Path(root, os.fsdecode(name))
+    def source(self, root: str, name: bytes) -> tuple[bytes, ...]:
+        return (os.fsencode(root), *name.split(b"/"))
 
     @contextmanager
     def changes(self, root: str) -> Iterator[FolderChanges]:

@@ -6,7 +6,7 @@ neither removed nor renamed in the vault because of what happened to the copy he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,9 @@ import trio
 
 from hinet_node.errors import ConflictError, NodeError, NoSpace, NotAuthorised, UsageError
 from hinet_node.ports import FolderChanges, FolderEntry, Ports
+from hinet_node.vault.finding import Folder, Placed
 from hinet_node.vault.items import Trouble
+from hinet_node.vault.sources import Source
 from hinet_node.vault.vault import Vault
 from hinet_node.vault.watching import tracking
 from hinet_node.vault.watching.looking import Looker, Survey
@@ -36,6 +38,8 @@ class WatchSettings:
     """Words that come so close together are one."""
     rest_share: float = 10.0
     """After a look, rest for so many times as long as it took: a folder that never rests costs a tenth of a core."""
+    rest_s_max: float = 10.0
+    """But no longer than so, unless the look itself took longer."""
     rescan_s: float = 600.0
     deaf_rescan_s: float = 30.0
     """How often to look where changes are not told."""
@@ -115,7 +119,8 @@ class Watcher:
     async def _rest(self, longest_s: float) -> None:
         with trio.move_on_after(longest_s):
             await self._wake.wait()
-        await trio.sleep(max(self._settings.gather_s, self._took_s * self._settings.rest_share))
+        rest_s = min(self._took_s * self._settings.rest_share, max(self._settings.rest_s_max, self._took_s))
+        await trio.sleep(max(self._settings.gather_s, rest_s))
         self._wake = trio.Event()
 
     # ---- one turn ------------------------------------------------------------------------------------------------
@@ -227,14 +232,14 @@ class Watcher:
                 if size >= self._settings.batch_bytes:
                     break
             batch, names = names[:count], names[count:]
+            self._vault.core.check_room(size)
             await self._put_batch({name: puts[name] for name in batch})
             self._unsaved = True
 
     async def _put_batch(self, batch: Mapping[bytes, bytes]) -> None:
         """A file that can't be read does not keep the others out: it is tried again at the next look."""
         try:
-            sources = {self.watch.prefix + name: self._ports.folders.source(self.watch.root, name) for name in batch}
-            await self._vault.put_many(sources)
+            await self._vault.put_many(self._sources(batch))
         except (UsageError, OSError) as error:
             if len(batch) > 1:
                 names = list(batch)
@@ -248,6 +253,24 @@ class Watcher:
         for name, mark in batch.items():
             self._planner.taken(name, mark)
         self._log(f"watch {self.watch.root}: {_files(len(batch))} taken")
+
+    def _sources(self, names: Iterable[bytes]) -> dict[bytes, Source]:
+        """Errors: `OSError` for content that can't be had."""
+        found: dict[bytes, Source] = {}
+        folders: dict[tuple[bytes, ...], Folder] = {}
+        for name in names:
+            steps = self._ports.folders.source(self.watch.root, name)
+            if isinstance(steps, bytes):
+                found[self.watch.prefix + name] = steps
+                continue
+            above: Folder | None = None
+            for depth in range(1, len(steps)):
+                made = folders.get(steps[:depth])
+                above = made if made is not None else folders.setdefault(
+                    steps[:depth], Folder(above, steps[depth - 1], b""))
+            assert above is not None, "a file is in a folder"
+            found[self.watch.prefix + name] = Placed(above, steps[-1], self.watch.prefix + name)
+        return found
 
     async def _move(self, moves: Mapping[bytes, tuple[bytes, bytes]]) -> None:
         if not moves:

@@ -36,10 +36,17 @@ def _remove(name: bytes) -> Step:
     return lambda core: core.edits.remove({name}), lambda shown: {key: shown[key] for key in shown if key != name}
 
 
+def _collect(core: VaultCore) -> None:
+    core.collector.give_up(core.collector.plan(core.collector.retention(0, 0)))
+    core.collector.confirm()
+    core.collector.sweep(packs_max=1_000, waive_age=True)
+
+
 def steps() -> list[Step]:
     """A short life."""
     return [_put(first=b"1", second=noise(9_000, "second")), _put(large=noise(100_000, "large")),
-            _put(first=b"1 again"), _remove(b"second"), _put(second=b"2"), _put(third=noise(3_000, "third"))]
+            _put(first=b"1 again"), _remove(b"second"), _put(second=b"2"), _put(third=noise(3_000, "third")),
+            (_collect, lambda shown: shown)]
 
 
 @dataclass(frozen=True)

@@ -180,14 +180,14 @@ def collected(folder: Path) -> Recording:
 
     def collect(work: Rewrite | None) -> None:
         for side, its_work in ((core, work), (sibling, None)):
-            collector = side.collector
-            collector.give_up(collector.plan(collector.retention(0, 0), rewrite=its_work))
-        for _ in range(2):
+            side.collector.give_up(side.collector.plan(side.collector.retention(0, 0), rewrite=its_work))
             recording.acknowledge(shown, core, sibling)
             hear(core, sibling)
-            for side in (core, sibling):
-                side.collector.confirm()
-        core.collector.sweep(packs_max=1_000, waive_age=True)
+        for side in (core, sibling):
+            side.collector.confirm()
+        recording.acknowledge(shown, core, sibling)
+        hear(core, sibling)
+        assert core.collector.sweep(packs_max=1_000, waive_age=True).packs > 0
         recording.acknowledge(shown, core, sibling)
     collect(rewrite)
     family = recording.world.family

@@ -282,7 +282,8 @@ class HeadStore:
         """Find own heads that later own ones went on without: what they brought is missing until they are taken up."""
         own = self._current.get(self._device, {})
         linked = {head.prev for head in own.values()}
-        for seq in sorted(self._known.get(self._device, {}), reverse=True)[1:_LOOK_BACK]:
+        # A record that was trimmed, and that a power cut brought back, follows on nothing that is kept: it is no such.
+        for seq in sorted(self._known.get(self._device, {}), reverse=True)[1:min(_LOOK_BACK, self._heads_kept)]:
             for name in sorted(self._known[self._device][seq]):
                 head = own.get(name) or self._read(self._device, seq, name)
                 if head is not None:

@@ -6,8 +6,12 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 import trio
 
+from hinet_node.api import drop
+from hinet_node.errors import UsageError
+from hinet_node.local.vault_gc_verbs import vault_gc_verbs
 from hinet_node.vault.collect import Swept
 
 DAY_S = 86_400.0
@@ -122,3 +126,16 @@ async def test_what_was_replaced_lately_and_the_newest_versions_stay(world: Any)
     assert [b"".join(core.content(version))[:1] for version in versions] == [b"5", b"4", b"3"]
     agree_at_once(one, days=365, versions=0)
     assert sweep(one, waive_age=True).packs == 0, "what is left was all replaced within a year"
+
+
+@in_trio
+async def test_a_keeper_deletes_what_the_heads_have_given_up_and_knows_of_no_versions(world: Any) -> None:
+    keeper = await world.node("keeper", keeper=True)
+    gc = vault_gc_verbs(keeper.vault, keeper.member.names, keeper.member)["vault.gc"]
+    found = await gc({"apply": True}, drop)
+    assert (found["keeper"], found["due_packs"], found["blocked"]) == (True, 0, "no device's head is here")
+    with pytest.raises(UsageError, match="keeper"):
+        await gc({"keep_days": 1}, drop)
+    for wrong in ({"keep_days": -1}, {"keep_versions": 10**9}, {"keep_days": "3"}):
+        with pytest.raises(UsageError):
+            await gc(wrong, drop)

@@ -51,7 +51,8 @@ class Pins:
 
     def hold(self, holder: Holder) -> None:
         """Its `packs` are pinned for as long as it exists."""
-        self._holders.add(holder)
+        with self._lock:
+            self._holders.add(holder)
 
     def pinned(self) -> frozenset[bytes]:
         """All of them, now."""
@@ -59,4 +60,5 @@ class Pins:
         with self._lock:
             awaited: Mapping[bytes, frozenset[bytes]] = dict(self._awaited)
             read = [pack for pack, at in self._reads.items() if at > since]
-        return frozenset().union(read, *awaited.values(), *(holder.packs for holder in self._holders))
+            held = [tuple(holder.packs) for holder in self._holders]  # each may grow meanwhile, in another thread
+        return frozenset().union(read, *awaited.values(), *held)

@@ -104,6 +104,7 @@ class Upkeep:
 
     def _merge_small(self, marks: Marks, choice: Choice) -> repack.Mover | None:
         picked = repack.too_many_small(choice, mine_only=True)
+        self._core.check_room(repack.bytes_to_move(choice, picked))
         return repack.move(self._core, marks, picked, repack.SMALL_BYTES * repack.SMALL_MAX * 4) if picked else None
 
     async def _reseal(self) -> None:

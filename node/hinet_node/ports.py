@@ -93,8 +93,9 @@ class BulkStream(Protocol):
     async def receive_exactly(self, size_bytes: int) -> bytes:
         """A few bytes; waits for them without a thread."""
 
-    async def send_from(self, pieces: Iterator[bytes], pace: Pace | None = None) -> None:
-        """Send all that the iterator gives. It runs in the stream's thread; its errors are raised here."""
+    async def send_from(self, pieces: Iterator[bytes | memoryview], pace: Pace | None = None) -> None:
+        """Send all that the iterator gives. It runs in the stream's thread, one piece ahead of what is sent; its errors
+        are raised here."""
 
     async def receive_into(self, size_bytes: int, sink: Callable[[memoryview], None],
                            pace: Pace | None = None) -> None:
@@ -199,6 +200,10 @@ class Disk(Protocol):
 
     def read_at(self, name: str, offset: int, length: int) -> bytes:
         """At most `length` bytes from `offset`; fewer at the end of the file."""
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
+        """As `read_at`, into the caller's memory; how many bytes came. A view on an mmap may be filled by the device
+        directly."""
 
     def write_atomic(self, name: str, data: bytes, *, private: bool = False) -> None:
         """Temp file, write, fsync, rename, fsync folder: after a crash the old or the new bytes, never a mix.

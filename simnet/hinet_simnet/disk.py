@@ -50,6 +50,11 @@ class MemoryDisk:
             raise ValueError("Offset and length can't be negative.")
         return bytes(memoryview(self._readable(name))[offset:offset + length])
 
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
+        data = self.read_at(name, offset, len(buffer))
+        buffer[:len(data)] = data
+        return len(data)
+
     def size(self, name: str) -> int:
         return len(self._file(split_name(name), name))
 

@@ -70,11 +70,12 @@ def _theirs(peers: tuple[syncthing.Instance, syncthing.Instance], way: str, sour
         os.sync()
         used.extend(cpu_s(process) for process in processes)
 
-    _, transfer_s = syncthing.share(*peers, source.name, source, target, files,
-                                    password="bench" if way == "encrypted" else "", scanned=scanned)
+    name = f"{source.name}-{way}"  # a folder's name that was used before brings its old index along
+    _, transfer_s = syncthing.share(*peers, name, source, target, files,
+                                    password="bench-secret" if way == "encrypted" else "", scanned=scanned)
     spent = cpu_s(processes[0]) - used[0], cpu_s(processes[1]) - used[1]
     for peer in peers:
-        peer.api("DELETE", f"config/folders/{source.name}")
+        peer.api("DELETE", f"config/folders/{name}")
     shutil.rmtree(target)
     return _figures(transfer_s, files, size, spent, processes)
 

@@ -22,7 +22,14 @@ from typing import Any, NoReturn
 
 from hinet_node.errors import IntegrityError, NoSpace
 from hinet_node.real.disk_calls import SystemCalls, sync
-from hinet_node.real.disk_direct import DIRECT_FLAG, DirectWriter, may_go_direct, refused_direct
+from hinet_node.real.disk_direct import (
+    ALIGNED_BYTES,
+    DIRECT_FLAG,
+    DirectWriter,
+    may_go_direct,
+    read_direct,
+    refused_direct,
+)
 from hinet_node.real.disk_names import TEMPORARY_PREFIX, split_folder, split_name
 from hinet_node.real.lanes import AtOnceLane, ThreadLane
 
@@ -73,6 +80,16 @@ class RealDisk:
                 pieces.append(piece)
                 offset, length = offset + len(piece), length - len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
+        if self._calls is os and offset % ALIGNED_BYTES == 0 and may_go_direct(buffer):
+            with self._opened(name) as descriptor:
+                count = read_direct(descriptor, offset, buffer)
+            if count is not None:
+                return count
+        data = self.read_at(name, offset, len(buffer))
+        buffer[:len(data)] = data
+        return len(data)
 
     def size(self, name: str) -> int:
         with self._opened(name) as descriptor:

@@ -33,6 +33,24 @@ def refused_direct(error: OSError) -> bool:
     return error.errno in _REFUSED
 
 
+def read_direct(descriptor: int, offset: int, buffer: memoryview) -> int | None:
+    """Fill the buffer from the device as far as the file goes; None where that can't be. Errors: `OSError`."""
+    if not _set(descriptor, direct=True):
+        return None
+    done = 0
+    while done < len(buffer):
+        try:
+            count = os.preadv(descriptor, [buffer[done:]], offset + done)
+        except OSError as error:
+            if refused_direct(error):
+                return None
+            raise
+        done += count
+        if not count or count % ALIGNED_BYTES:
+            break
+    return done
+
+
 class DirectWriter:
     """One aligned buffer, which one thread at a time uses; the others write as usual meanwhile."""
 

@@ -153,6 +153,9 @@ class PackStore:
     def read_at(self, name: bytes, offset: int, length: int) -> bytes:
         return self._disk.read_at(pack_path(name), offset, length)
 
+    def read_into(self, name: bytes, offset: int, buffer: memoryview) -> int:
+        return self._disk.read_into(pack_path(name), offset, buffer)
+
     def read_list(self, name: bytes) -> tuple[bytes, ...] | None:
         """The names in a held pack list, else None. A file that is no list is None too."""
         size = self.index.pack_size(name)

@@ -6,6 +6,7 @@ connection. Leaves asking to `replicate`, who may have such a connection to `bul
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -93,23 +94,24 @@ class Server:
         store = self._core.store
         size = store.index.pack_size(request.pack)
 
-        def answer() -> Iterator[bytes]:
+        def answer() -> Iterator[bytes | memoryview]:
+            whole = None if size is None or request.offset > size else size
+            at, turn = request.offset, 0
+            # While one piece goes out the next is read, so there are two.
+            pages = [memoryview(mmap.mmap(-1, _PIECE_BYTES)) for _ in range(2)] if whole else []
             try:
-                whole = None if size is None or request.offset > size else size
-                first = b"" if whole is None else store.read_at(request.pack, request.offset, _PIECE_BYTES)
-                if whole is not None and len(first) < min(_PIECE_BYTES, whole - request.offset):
+                first = min(whole - at, store.read_into(request.pack, at, pages[0])) if whole is not None else 0
+                if whole is not None and first < min(_PIECE_BYTES, whole - at):
                     whole = None  # shorter than the index says: a comparison with the folder sets it aside
             except OSError:
                 whole = None
             yield encode_answer(whole)
             if whole is None:
                 return
-            at = request.offset
             while first:
-                self._core.pins.read(request.pack)
-                yield first
-                at += len(first)
-                first = store.read_at(request.pack, at, min(_PIECE_BYTES, whole - at)) if at < whole else b""
+                yield pages[turn][:first]
+                at, turn = at + first, 1 - turn
+                first = min(whole - at, store.read_into(request.pack, at, pages[turn])) if at < whole else 0
             if at < whole:
                 raise NetworkError(f"Pack {request.pack.hex()[:16]} on this device ended while it was sent.")
             sent.append(at - request.offset)

@@ -49,11 +49,11 @@ class MemoryBulk:
             data += await self._some(size_bytes - len(data))
         return data
 
-    async def send_from(self, pieces: Iterator[bytes], pace: Pace | None = None) -> None:
+    async def send_from(self, pieces: Iterator[bytes | memoryview], pace: Pace | None = None) -> None:
         try:
             for piece in pieces:
                 for at in range(0, len(piece), PART_BYTES):
-                    part = piece[at:at + PART_BYTES]
+                    part = bytes(piece[at:at + PART_BYTES])  # the piece's memory is used again
                     await _wait_turn(len(part), pace)
                     with trio.move_on_after(STALL_S) as scope:
                         await self._stream.send_all(part)

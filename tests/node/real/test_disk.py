@@ -373,3 +373,14 @@ def test_a_file_system_that_takes_nothing_directly_gets_it_through_its_cache(tmp
     disk.append("part", pages(content))
     assert disk.read("part") == content
     assert tried == (["part"] if disk_direct.DIRECT_FLAG else [])
+
+
+def test_pieces_are_read_into_the_callers_memory_wherever_they_begin(disk: Disk) -> None:
+    content = Random(7).randbytes(300_001)
+    disk.write_atomic("pack", content)
+    for offset, length in ((0, 65_536), (65_536, 131_072), (5, 4_096), (294_912, 65_536), (300_001, 4_096), (0, 10)):
+        buffer = pages(bytes(length))
+        assert disk.read_into("pack", offset, buffer) == len(content[offset:offset + length])
+        assert bytes(buffer) == content[offset:offset + length].ljust(length, b"\0")
+    with pytest.raises(FileNotFoundError):
+        disk.read_into("nothing", 0, pages(bytes(4_096)))

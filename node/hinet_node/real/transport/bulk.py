@@ -130,27 +130,42 @@ class TlsBulk:
             data += piece
         return data
 
-    async def send_from(self, pieces: Iterator[bytes], pace: Pace | None = None) -> None:
+    async def send_from(self, pieces: Iterator[bytes | memoryview], pace: Pace | None = None) -> None:
+        second = self._second_thread()
+
         def work() -> None:
-            for piece in pieces:
-                rest = memoryview(piece)
-                for at in range(0, len(rest), PACED_BYTES if pace else PIECE_BYTES):
-                    part = rest[at:at + (PACED_BYTES if pace else PIECE_BYTES)]
-                    self._wait_turn(len(part), pace)
-                    while part:
-                        part = part[self._now(partial(self._tls.send, part)):]
+            coming: Future[bytes | memoryview | None] = second.submit(next, pieces, None)
+            try:
+                # One piece is read while the one before it goes out.
+                while (piece := coming.result()) is not None:
+                    coming = second.submit(next, pieces, None)
+                    self._send_piece(memoryview(piece), pace)
+            finally:
+                wait([coming])
 
         await self._in_thread(work)
+
+    def _send_piece(self, piece: memoryview, pace: Pace | None) -> None:
+        step = PACED_BYTES if pace else PIECE_BYTES
+        for at in range(0, len(piece), step):
+            part = piece[at:at + step]
+            self._wait_turn(len(part), pace)
+            while part:
+                part = part[self._now(partial(self._tls.send, part)):]
+
+    def _second_thread(self) -> ThreadPoolExecutor:
+        """Where the disk is read or written while this stream's own thread sends or receives."""
+        if self._second is None:
+            self._second = ThreadPoolExecutor(1, "bulk disk")
+        return self._second
 
     async def receive_into(self, size_bytes: int, sink: Callable[[memoryview], None],
                            pace: Pace | None = None) -> None:
         if not self._buffers:
             self._buffers = [memoryview(mmap.mmap(-1, PIECE_BYTES)) for _ in range(2)]  # pages, as disks like them
-            self._second = ThreadPoolExecutor(1, "bulk sink")
+        second = self._second_thread()
 
         def work() -> None:
-            second = self._second
-            assert second is not None, "made above"
             waiting: Future[None] | None = None
             left, turn = size_bytes, 0
             try:

@@ -108,9 +108,10 @@ class Replicator:
         return self._transfer.pulled_bytes
 
     def moving(self) -> dict[str, int]:
-        """What `status` says of the packs that travel: the limit (0: none), those that come now, those that came."""
+        """What `status` says of the packs that travel: the limit (0: none), those that come now, what came and went."""
         return {"rate": self.limit.rate, "coming_packs": len(self._transfer.in_flight),
-                "pulled_packs": self.pulled_packs, "pulled_bytes": self.pulled_bytes}
+                "pulled_packs": self.pulled_packs, "pulled_bytes": self.pulled_bytes,
+                "sent_bytes": self._server.sent_bytes}
 
     def nudge(self) -> None:
         """Look at all siblings now rather than at the next interval."""

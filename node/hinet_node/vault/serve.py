@@ -43,6 +43,8 @@ class Server:
     def __init__(self, core: VaultCore, limit: Limit) -> None:
         self._core = core
         self._limit = limit
+        self.sent_bytes = 0
+        """Of packs, since the start."""
         self._sorted: tuple[int, list[tuple[bytes, int]]] = (-1, [])
         """What is held, as it was at a number of the index's changes."""
 
@@ -86,6 +88,7 @@ class Server:
         pace = self._limit.outbound()
         if pace is not None:
             await trio.sleep(pace(len(data)))
+        self.sent_bytes += len(data)
         return PackBytes(message.pack, message.offset, size, data)
 
     async def send_pack(self, stream: BulkStream, request: PackRequest) -> int:
@@ -109,6 +112,7 @@ class Server:
             if whole is None:
                 return
             while first:
+                self.sent_bytes += first
                 yield pages[turn][:first]
                 at, turn = at + first, 1 - turn
                 first = min(whole - at, store.read_into(request.pack, at, pages[turn])) if at < whole else 0

@@ -106,18 +106,22 @@ class ExpectedMemoryBulk:
         try:
             with trio.move_on_after(timeout_s):
                 await self._came.wait()
+            found, self._stream = self._stream, None
         finally:
             self.forget()
-        if self._stream is None:
+        if found is None:
             raise NetworkError("The bulk connection did not come in time.")
-        return self._stream
+        return found
 
     def forget(self) -> None:
         if self._host.bulk_expected.get(self.end.token) is self:
             del self._host.bulk_expected[self.end.token]
+        if self._stream is not None:  # it came, and nobody wants it any more
+            self._host.start_soon(self._stream.close)
+            self._stream = None
 
     def take(self, stream: MemoryBulk) -> None:
-        self.forget()
+        del self._host.bulk_expected[self.end.token]
         self._stream = stream
         self._came.set()
 

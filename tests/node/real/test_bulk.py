@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,43 @@ def test_a_certificate_that_the_pinned_one_signed_is_refused_as_well() -> None:
     with_pair(test)
 
 
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_a_certificate_that_openssl_would_take_is_refused_when_it_is_not_the_pinned_one(
+        side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = real._context
+
+    def loose(one: BulkEnd, *, server: bool) -> ssl.SSLContext:
+        if server == (side == "server"):
+            one = replace(one, remote_certificate=real.certificate(OTHER))
+        return narrow(one, server=server)
+
+    async def test(a: Libp2pNetwork, b: Libp2pNetwork, address: str) -> None:
+        monkeypatch.setattr(real, "_context", loose)
+        expected = a.expect_bulk(end(SEED_A if side == "server" else OTHER, SEED_B))
+        with pytest.raises(NetworkError):
+            await b.dial_bulk(address, end(OTHER if side == "server" else SEED_B, SEED_A), 5)
+        expected.forget()
+        with pytest.raises(NetworkError):
+            await expected.arrive(0.05)
+
+    with_pair(test)
+
+
+def test_a_token_is_good_for_one_connection_also_before_that_is_fetched() -> None:
+    async def test(a: Libp2pNetwork, b: Libp2pNetwork, address: str) -> None:
+        expected = a.expect_bulk(end(SEED_A, SEED_B))
+        first = await b.dial_bulk(address, end(SEED_B, SEED_A), 5)
+        with pytest.raises(NetworkError):
+            await b.dial_bulk(address, end(SEED_B, SEED_A), 5)
+        stream = await expected.arrive(5)
+        await first.send_all(b"x")
+        assert await stream.receive_exactly(1) == b"x"
+        await stream.close()
+        await first.close()
+
+    with_pair(test)
+
+
 def test_a_connection_that_was_forgotten_or_is_too_late_is_not_taken() -> None:
     async def test(a: Libp2pNetwork, b: Libp2pNetwork, address: str) -> None:
         expected = a.expect_bulk(end(SEED_A, SEED_B))
@@ -134,6 +172,20 @@ def test_a_connection_that_was_forgotten_or_is_too_late_is_not_taken() -> None:
             await expected.arrive(0.01)
         with pytest.raises(NetworkError):
             await b.dial_bulk(address, end(SEED_B, SEED_A), 5)
+
+    with_pair(test)
+
+
+def test_a_connection_that_came_and_is_not_wanted_any_more_is_closed() -> None:
+    async def test(a: Libp2pNetwork, b: Libp2pNetwork, address: str) -> None:
+        expected = a.expect_bulk(end(SEED_A, SEED_B))
+        dialled = await b.dial_bulk(address, end(SEED_B, SEED_A), 5)
+        expected.forget()
+        with pytest.raises(NetworkError):
+            await dialled.receive_exactly(1)
+        with pytest.raises(NetworkError):
+            await expected.arrive(0.01)
+        await dialled.close()
 
     with_pair(test)
 
@@ -272,9 +324,8 @@ def test_a_pace_is_kept_by_both_ends_in_small_pieces() -> None:
 def test_tls_1_2_is_refused() -> None:
     async def test(a: Libp2pNetwork, b: Libp2pNetwork, address: str) -> None:
         a.expect_bulk(end(SEED_A, SEED_B))
-        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
-        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        old = real._context(end(SEED_B, SEED_A), server=False)  # the right certificate and token, and an old protocol
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
 
         def connect() -> None:
             with socket.create_connection(("127.0.0.1", int(address.rpartition("/")[2]))) as raw, \

@@ -198,6 +198,11 @@ class TlsBulk:
         with trio.CancelScope(shield=True):
             while self._working:
                 await trio.sleep(0.001)  # only when it is closed under another task's call, which ends at once
+        self.drop()
+
+    def drop(self) -> None:
+        """Close a stream that nobody uses."""
+        self._abort()
         if not self._closed:
             self._closed = True
             if self._second is not None:
@@ -308,14 +313,19 @@ class _Expected:
         try:
             with trio.move_on_after(timeout_s):
                 await self.came.wait()
+            found, self.stream = self.stream, None
         finally:
             self.forget()
-        if self.stream is None:
+        if found is None:
             raise NetworkError("The bulk connection did not come in time.")
-        return self.stream
+        return found
 
     def forget(self) -> None:
-        self._owner.expected.pop(self.end.token, None)
+        if self._owner.expected.get(self.end.token) is self:
+            del self._owner.expected[self.end.token]
+        if self.stream is not None:  # it came, and nobody wants it any more
+            self.stream.drop()
+            self.stream = None
 
 
 class BulkListener:
@@ -364,8 +374,12 @@ class BulkListener:
         if self.expected.get(expected.end.token) is not expected:
             await found.close()  # it was forgotten meanwhile, or came twice
             return
-        expected.forget()
-        await found.send_all(_WELCOME)
+        del self.expected[expected.end.token]
+        try:
+            await found.send_all(_WELCOME)
+        except BaseException:
+            found.drop()
+            raise
         expected.stream = found
         expected.came.set()
 

@@ -46,7 +46,8 @@ class Bulk:
         """Connections on which a device asks us, those that are being made included."""
         self._wanted: dict[Session, list[ExpectedBulk]] = {}
         """What came of asking those who dialled us."""
-        self._failed_s: dict[bytes, float] = {}
+        self._failed_s: dict[Session, float] = {}
+        """A new session is a new chance: what ended the old one may have ended its bulk connection first."""
 
     def begin(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -59,8 +60,7 @@ class Bulk:
 
     async def connect(self, session: Session) -> BulkStream | None:
         """A new connection on which this device asks the sibling for packs; None when none can be had now."""
-        public = session.device.public
-        if session.relayed or trio.current_time() < self._failed_s.get(public, -_AGAIN_S) + _AGAIN_S:
+        if session.relayed or trio.current_time() < self._failed_s.get(session, -_AGAIN_S) + _AGAIN_S:
             return None
         try:
             if session.dialled_by_us:
@@ -73,7 +73,11 @@ class Bulk:
 
     def broke(self, session: Session) -> None:
         """A connection could not be made, or ended early: the session does for a while."""
-        self._failed_s[session.device.public] = trio.current_time()
+        self._failed_s[session] = trio.current_time()
+
+    def leave(self, session: Session) -> None:
+        """The session is over."""
+        self._failed_s.pop(session, None)
 
     async def _open(self, session: Session, *, pulls: bool) -> tuple[BulkStream, bytes]:
         """The connection, and this end's certificate on it."""

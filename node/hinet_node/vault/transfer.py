@@ -80,6 +80,11 @@ class Transfer:
 
     async def leave(self, session: Session) -> None:
         """The session is over."""
+        if self._bulk is not None:
+            self._bulk.leave(session)
+        await self._close(session)
+
+    async def _close(self, session: Session) -> None:
         kept = self._kept.pop(session, None)
         if kept is not None:
             await kept.stream.close()
@@ -88,7 +93,7 @@ class Transfer:
         """Close bulk connections that nothing came over for a while."""
         for session, kept in list(self._kept.items()):
             if trio.current_time() - kept.used_s > _REST_S:
-                await self.leave(session)
+                await self._close(session)
 
     # ---- carriers --------------------------------------------------------------------------------------------------
 

@@ -87,6 +87,11 @@ def sizes_of(agent: Agent) -> Iterator[tuple[str, int, int]]:
         yield "questions asked in one session", len(one._waiting), limits.requests_outstanding_max
     yield "greetings of devices under way", len(agent.peers._greetings), peers.GREETINGS_MAX
     yield "greetings of strangers under way", len(agent.peers._strangers), peers.GREETINGS_MAX
+    bulk = agent.replicator._bulk
+    if bulk is not None:
+        yield "bulk connections served", bulk._serving.total(), limits.bulk_connections_max
+        yield "bulk connections served to one device", max(bulk._serving.values(), default=0), \
+            limits.bulk_connections_each_max
     yield "calls under way", agent.api._calls, CALLS_MAX
     yield "kept invitations", len(agent.inviter._store._records), _invitations_max(agent)
     yield "segments of the chain", len(agent.ports.disk.list("chain")), chain_store.SEGMENTS_MAX + 3

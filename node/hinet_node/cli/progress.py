@@ -187,7 +187,7 @@ class Shown:
         if not self._in_bytes or not self._pace.step:
             return f"{self._label}: done in {took}"
         rate = f" ({size_text(int(self._pace.mean(now_s)))}/s)" if self._pace.step > self._pace.first else ""
-        note = f", {self._note}" if self._note else ""
+        note = f", {self._note}" if self._note[:1].isdigit() else ""  # counts, not what was done last
         return f"{self._label}: {size_text(self._pace.step)}{note} in {took}{rate}"
 
 

@@ -84,7 +84,8 @@ def line(label: str, pace: Pace, note: str, columns: int, *, in_bytes: bool = Tr
     whether the terminal can show box characters."""
     parts = figures(pace, in_bytes=in_bytes)
     for said in ([*parts, note] if note else parts, parts, parts[:2]):
-        for bar in BAR_COLUMNS if pace.total else (0,):
+        # Rate and remaining time say more than the bar; the note says less.
+        for bar in (*BAR_COLUMNS, *((0,) if said is parts else ())) if pace.total else (0,):
             text = "  ".join([label, *([_bar(pace, bar, fine)] if bar else []), *said])
             if width(text) <= columns:
                 return text

@@ -99,6 +99,8 @@ def test_a_wide_terminal_gets_bar_share_bytes_rate_time_and_note() -> None:
         "adding  ━━━━━━━─────────────────────   25%  100 MiB/400 MiB  100 MiB/s  3.0 s left  3/12 files")
     assert progress.line("adding", pace, "3/12 files", 66, fine=False) == (
         "adding  ##--------   25%  100 MiB/400 MiB  100 MiB/s  3.0 s left")
+    assert progress.line("adding", pace, "3/12 files", 60) == (
+        "adding   25%  100 MiB/400 MiB  100 MiB/s  3.0 s left"), "rate and time say more than the bar"
 
 
 def test_durations_are_said_as_people_do() -> None:

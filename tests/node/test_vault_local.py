@@ -38,12 +38,13 @@ def test_files_are_added_listed_taken_out_and_verified_without_an_agent(run: Run
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "dog.md").write_text("Bello is a beagle.")
-    code, out, _ = run("vault", "add", str(notes))
+    code, out, err = run("vault", "add", str(notes))
     assert (code, out) == (0, "1 file (18 B) in the vault.\n")
+    assert "hinet-node up" in err
     assert run("vault", "ls", "-R")[1] == "notes/dog.md\n"
     assert run("vault", "get", "notes/dog.md", "--out", str(tmp_path / "out.md"))[0] == 0
     assert (tmp_path / "out.md").read_text() == "Bello is a beagle."
-    assert "are whole" in run("vault", "verify", "--deep")[1]
+    assert "All is whole." in run("vault", "verify", "--deep")[1]
     assert "1 file (18 B) in 1 pack" in run("vault", "status")[1]
 
 

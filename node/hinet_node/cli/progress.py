@@ -84,7 +84,8 @@ def line(label: str, pace: Pace, note: str, columns: int, *, in_bytes: bool = Tr
     whether the terminal can show box characters."""
     parts = figures(pace, in_bytes=in_bytes)
     for said in ([*parts, note] if note else parts, parts, parts[:2]):
-        for bar in BAR_COLUMNS if pace.total else (0,):
+        # Rate and remaining time say more than the bar; the note says less.
+        for bar in (*BAR_COLUMNS, *((0,) if said is parts else ())) if pace.total else (0,):
             text = "  ".join([label, *([_bar(pace, bar, fine)] if bar else []), *said])
             if width(text) <= columns:
                 return text
@@ -187,7 +188,7 @@ class Shown:
         if not self._in_bytes or not self._pace.step:
             return f"{self._label}: done in {took}"
         rate = f" ({size_text(int(self._pace.mean(now_s)))}/s)" if self._pace.step > self._pace.first else ""
-        note = f", {self._note}" if self._note else ""
+        note = f", {self._note}" if self._note[:1].isdigit() else ""  # counts, not what was done last
         return f"{self._label}: {size_text(self._pace.step)}{note} in {took}{rate}"
 
 

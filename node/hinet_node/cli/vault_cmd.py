@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hinet_node.cli import (
+    context,
     output,
     root,
     vault_conflicts_cmd,
@@ -43,6 +44,8 @@ def add(paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="File
     count = result["files"]
     output.emit("hinet.vault-add/1", result, [
         f"{count} {'file' if count == 1 else 'files'} ({output.size_text(result['bytes'])}) in the vault."])
+    if vault_local.alone:
+        output.say(f"no agent is running: other devices get it after {context.typed('up')}")
     if partly:
         raise typer.Exit(3)
 

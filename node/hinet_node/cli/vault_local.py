@@ -33,6 +33,9 @@ AGENT_START_S = 20.0
 """How long an agent that holds the home already may take until it answers."""
 POLL_S = 0.1
 
+alone = False
+"""Whether the last call ran in this process, since no agent answered."""
+
 
 class Call(Protocol):
     """Runs one verb."""
@@ -66,6 +69,8 @@ def calls() -> Iterator[Call]:
                 client = _client(AGENT_START_S) if error.code == "E_HOME_LOCKED" else None
                 if client is None:
                     raise
+        global alone
+        alone = client is None
         if client is not None:
             stack.enter_context(client)
 

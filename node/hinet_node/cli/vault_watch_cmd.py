@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,6 +78,6 @@ def _told(act: str, result: Mapping[str, Any]) -> Iterable[str]:
     folder, under = output.clean_line(result["folder"]), output.clean_line(result["under"])
     yield {"": f"{folder} is kept in the vault under {under}",
            "stop": f"{folder} is watched no more; the vault keeps {under}",
-           "pause": f"{folder} is left alone until: {context.typed(f'vault watch --resume {folder}')}",
+           "pause": f"{folder} is left alone until: {context.typed('vault watch --resume ' + shlex.quote(folder))}",
            "resume": f"{folder} is watched again",
            "confirm": f"{folder}: what is gone there goes from the vault too; it stays restorable"}[act]

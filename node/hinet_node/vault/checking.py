@@ -90,7 +90,7 @@ class Checker:
         found = look(core.disk)
         self._folders(found)
         names = sorted({*sizes, *found.packs})
-        self._total = sum(sizes.values())
+        self._total = sum(sizes.values()) + (sum(one.size for _, one in self._touched.longer) if self._deep else 0)
         if index.prune():
             self._index_lied("It held chunks of packs that are not there.")
         for name in names:
@@ -265,7 +265,7 @@ class Checker:
                 for piece in self._core.content(version):
                     seen += 1
                     self._done += len(piece)
-                    self._say("files", None)
+                    self._say("files", self._total)
             except (IntegrityError, NotAuthorised) as error:
                 if error.code != "E_PACK_MISSING":
                     self._wrong_file(name, str(error))

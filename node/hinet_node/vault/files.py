@@ -34,7 +34,7 @@ def plain_parts(name: bytes) -> tuple[bytes, ...]:
     if b"\0" in name or any(part in (b"", b".", b"..") for part in parts):
         raise UsageError(f"The name {name.decode('utf-8', 'backslashreplace')!r} does not stay inside a folder, so it "
                          "was not written.", code="E_NAME_ESCAPES",
-                         next_step="Write it to a place of your own with `hinet-node vault get NAME --to PATH`.")
+                         next_step="Write it to a place of your own with `hinet-node vault get NAME --out PATH`.")
     return parts
 
 

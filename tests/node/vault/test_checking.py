@@ -321,7 +321,9 @@ def test_verifying_counts_and_tells_how_far_it_is(world: Any, tmp_path: Path) ->
         assert report.heads == len(FILES)
         assert report.chunks == len(node.vault.core.store.index.ids())
         packs = [one for one in seen if one.what == "packs"]
-        assert packs[-1].bytes_done == packs[-1].bytes_total == report.packs_bytes
+        assert packs[-1].bytes_done == report.packs_bytes
+        assert seen[-1].bytes_done == seen[-1].bytes_total, "files that are read whole count too, and are foreseen"
+        assert {one.bytes_total for one in seen} == {seen[-1].bytes_total}
         held = node.vault.core.store.index.packs()
         verified = node.vault.core.store.notes.verified(held, int(node.clock.now))
         assert (verified.packs, verified.checked, verified.oldest_s) == (5, 5, int(node.clock.now))

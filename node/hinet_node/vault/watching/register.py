@@ -5,6 +5,7 @@ Refuses folders that overlap. Leaves running the watches to `service`; works wit
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,7 +88,7 @@ class Register:
                 what = "is watched already" if other.root == root else f"and {other.root}, which is watched, overlap"
                 raise ConflictError(f"{root} {what}", code="E_WATCH_OVERLAP",
                                     next_step=f"see hinet-node vault watch --list; stop it: hinet-node vault watch "
-                                              f"--stop {other.root}")
+                                              f"--stop {shlex.quote(other.root)}")
             if other.prefix.startswith(prefix) or prefix.startswith(other.prefix):
                 raise ConflictError(f"{other.root} keeps its files under {_text(other.prefix)} in the vault already",
                                     next_step="name another place: --under FOLDER", code="E_WATCH_OVERLAP")

@@ -87,7 +87,7 @@ class Watching:
                     await watcher.run()
                 except* (OSError, NodeError) as group:
                     failed = [str(error) for error in group.exceptions]
-                self._log(f"watch {watcher.watch.root}: {'; '.join(failed)}")
+                self._log(f"watch {watcher.watch.root!r}: {'; '.join(failed)}")
                 await trio.sleep(RESTART_S)
 
 

@@ -6,6 +6,7 @@ neither removed nor renamed in the vault because of what happened to the copy he
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -134,10 +135,10 @@ class Watcher:
         try:
             return await self._look_and_act(changes)
         except (NoSpace, NotAuthorised) as error:
-            self._hold(Trouble(error.code, f"{self.watch.root} is not kept in the vault now: {error.what}",
+            self._hold(Trouble(error.code, f"{self.watch.root!r} is not kept in the vault now: {error.what}",
                                error.next_step or ""))
         except NodeError as error:
-            self._hold(Trouble("E_WATCH_FAILED", f"{self.watch.root} is not kept in the vault now: {error.what}",
+            self._hold(Trouble("E_WATCH_FAILED", f"{self.watch.root!r} is not kept in the vault now: {error.what}",
                                error.next_step or "it is tried again every minute"))
         self._all = True
         return self._settings.retry_s
@@ -146,9 +147,9 @@ class Watcher:
         began_s, confirmed = self._ports.clock.monotonic_s(), self._confirmed
         place = await self._blocking(lambda: self._ports.folders.place(self.watch.root))
         if place is None:
-            self._hold(Trouble("E_WATCH_GONE", f"the watched folder {self.watch.root} is not there: its disk is not "
+            self._hold(Trouble("E_WATCH_GONE", f"the watched folder {self.watch.root!r} is not there: its disk is not "
                                "mounted, or it was moved away. The vault keeps its files",
-                               f"bring it back, or: hinet-node vault watch --stop {self.watch.root}"))
+                               f"bring it back, or: hinet-node vault watch --stop {shlex.quote(self.watch.root)}"))
             self._all = True
             return self._settings.held_s
         replaced = (place.device, place.inode) != (self.watch.device, self.watch.inode)
@@ -163,7 +164,7 @@ class Watcher:
         try:
             survey, plan = await self._blocking(lambda: self._look(changes, place, wanted, whole, replaced, confirmed))
         except OSError as error:
-            self._hold(Trouble("E_WATCH_UNREADABLE", f"the watched folder {self.watch.root} can't be read: "
+            self._hold(Trouble("E_WATCH_UNREADABLE", f"the watched folder {self.watch.root!r} can't be read: "
                                f"{error.strerror or error}. The vault keeps its files", "check its disk and its mode"))
             self._all = True
             return self._settings.deaf_rescan_s
@@ -196,9 +197,9 @@ class Watcher:
         root, settings = self.watch.root, self._settings
         if plan.replaced:
             self._held_for = (place.device, place.inode)
-            self._hold(Trouble("E_WATCH_REPLACED", f"another folder stands at {root} than the one that was watched: "
+            self._hold(Trouble("E_WATCH_REPLACED", f"another folder stands at {root!r} than the one that was watched: "
                                f"of its {self.files:,} files fewer than half are there. The vault keeps them",
-                               f"hinet-node vault watch --confirm {root}   if it is the right one"))
+                               f"hinet-node vault watch --confirm {shlex.quote(root)}   if it is the right one"))
             return settings.held_s
         if replaced:
             self._keep_place(place)
@@ -206,9 +207,9 @@ class Watcher:
         await self._move(plan.moves)
         await self._remove(plan.removals)
         if plan.asked:
-            self._hold(Trouble("E_WATCH_LOSS", f"{plan.asked:,} of {self.files:,} files in {root} are gone. The vault "
-                               "keeps them until you say that they are to go there too",
-                               f"hinet-node vault watch --confirm {root}"))
+            self._hold(Trouble("E_WATCH_LOSS", f"{plan.asked:,} of {self.files:,} files in {root!r} are gone. The "
+                               "vault keeps them until you say that they are to go there too",
+                               f"hinet-node vault watch --confirm {shlex.quote(root)}"))
         else:
             self._release()
             self.state = "watching"
@@ -252,7 +253,7 @@ class Watcher:
             return
         for name, mark in batch.items():
             self._planner.taken(name, mark)
-        self._log(f"watch {self.watch.root}: {_files(len(batch))} taken")
+        self._log(f"watch {self.watch.root!r}: {_files(len(batch))} taken")
 
     def _sources(self, names: Iterable[bytes]) -> dict[bytes, Source]:
         """Errors: `OSError` for content that can't be had."""
@@ -284,7 +285,7 @@ class Watcher:
         else:
             for old in ours:
                 self._planner.moved(old, *moves[old])
-            self._log(f"watch {self.watch.root}: {_files(len(ours))} renamed")
+            self._log(f"watch {self.watch.root!r}: {_files(len(ours))} renamed")
         await self._put({new: mark for old, (new, mark) in moves.items() if old not in ours})
         await self._remove([old for old in moves if old not in ours])
         self._unsaved = True
@@ -297,7 +298,7 @@ class Watcher:
         self._planner.removed(names, self._ports.clock.monotonic_s())
         self._unsaved = True
         kept = f", {_files(len(names) - len(ours))} left as other devices wrote them" if len(ours) < len(names) else ""
-        self._log(f"watch {self.watch.root}: {_files(len(ours))} removed{kept}")
+        self._log(f"watch {self.watch.root!r}: {_files(len(ours))} removed{kept}")
 
     async def _ours(self, names: Any) -> set[bytes]:
         """Those that this device wrote last."""

@@ -31,7 +31,7 @@ from hinet_protocol import limits
 T = TypeVar("T")
 TLS_FIRST_BYTE = b"\x16"
 PIECE_BYTES = 1 << 20
-PACED_BYTES = 1 << 16
+PACED_BYTES = 1 << 14
 """With a limit bytes move in pieces this small, so that a slow link is used evenly."""
 STALL_S = 30.0
 """A thread waits so long for the other end's next bytes."""

@@ -243,11 +243,11 @@ def test_a_file_is_found_by_its_own_name(house: House, zoo: Any, group: str) -> 
 
 def test_a_list_never_obeys_a_name(house: House, zoo: Any) -> None:
     files, *_ = zoo
-    plain = house.line("second", "vault", "ls")
+    plain = house.line("second", "vault", "ls", "-R")
     assert plain.returncode == 0
     lines = plain.stdout.split(b"\n")
     assert len(lines) == len(files) + 1, "one line for each name, whatever is in it"
     assert not [line for line in lines if any(byte < 32 or byte == 127 for byte in line)]
     plain.stdout.decode("utf-8")
-    items = house.json("second", "vault", "ls")["items"]
+    items = house.json("second", "vault", "ls", "-R")["items"]
     assert {item["name"].encode("utf-8", "surrogateescape") for item in items} == {b"zoo/" + path for path in files}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hinet_node.cli import output, vault_cmd
+from hinet_node.cli import output, vault_ls_cmd
 from hinet_node.errors import UsageError
 from hinet_node.local.vault_verbs import find_files, text_name
 from hinet_protocol.identity import DeviceKeys
@@ -98,7 +98,9 @@ def test_folders_deeper_than_pythons_stack_are_added(tmp_path: Path) -> None:
     assert text_name(found[0][0]).count("/d") == depth
 
 
-def test_a_time_beyond_any_calendar_is_shown_as_unknown() -> None:
-    item = {"name": "note", "size": 1, "device": "evil", "time": 2**63 - 1}
-    (row,) = [line for line in vault_cmd._listed([item], long=True) if "note" in line]
+def test_a_time_beyond_any_calendar_is_shown_as_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    item = {"kind": "file", "name": "note", "size": 1, "device": "evil", "time": 2**63 - 1}
+    vault_ls_cmd._print_long(iter([item]))
+    row = capsys.readouterr().out
+    assert "note" in row
     assert "?" in row

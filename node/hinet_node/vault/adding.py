@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hinet_node.errors import IntegrityError
 from hinet_node.ports import Pending
 from hinet_node.vault.finding import File, Finder, Folder, Notes, Placed, reason
 from hinet_node.vault.items import AddReport, OnProgress
@@ -105,7 +106,11 @@ def has_mode(version: Version, found: os.stat_result) -> bool:
 
 
 def is_held(core: VaultCore, version: Version) -> bool:
-    wanted = set(version.chunk_ids())
+    """Whether every chunk of the content is in some pack, by the index, those that lists of a long file name too."""
+    try:
+        wanted = set(core.edits.chunk_ids(version))
+    except IntegrityError:
+        return False
     return len(core.store.index.held(wanted)) == len(wanted)
 
 
@@ -193,7 +198,7 @@ def _sort(core: VaultCore, batch: list[File], plan: _Plan, rescan: bool) -> None
             same.append((one, version))
     held = core.store.index.held({chunk for _, version in same for chunk in version.chunk_ids()}) if same else set()
     for one, version in same:
-        if all(chunk in held for chunk in version.chunk_ids()):
+        if all(chunk in held for chunk in version.chunk_ids()) and (not version.indirect or is_held(core, version)):
             plan.unchanged += 1
             plan.unchanged_bytes += version.size
         else:

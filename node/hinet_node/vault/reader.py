@@ -56,13 +56,19 @@ class ChunkReader:
 
     def content(self, version: Version) -> Iterator[bytes]:
         """The content of a version, chunk by chunk."""
+        last, piece = b"", b""
+        for chunk_id in self._content_ids(version):
+            if chunk_id != last:  # a long hole is the same chunk over and over, which is opened once
+                last, piece = chunk_id, self.read(chunk_id)
+            yield piece
+
+    def _content_ids(self, version: Version) -> Iterator[bytes]:
         for chunk_id in version.chunk_ids():
             if not version.indirect:
-                yield self.read(chunk_id)
+                yield chunk_id
                 continue
             ids = self.read(chunk_id)
-            for at in range(0, len(ids), 32):
-                yield self.read(ids[at:at + 32])
+            yield from (ids[at:at + 32] for at in range(0, len(ids), 32))
 
     def pack_holding(self, chunk_id: bytes) -> bytes | None:
         """A pack whose copy of the chunk opens. The index knows only what a footer says, and a footer that another

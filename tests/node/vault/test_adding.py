@@ -302,6 +302,25 @@ def test_a_removed_file_and_a_lost_pack_come_back_although_the_file_looks_unchan
     run(world, work)
 
 
+def test_a_lost_pack_of_a_very_long_file_comes_back_too(world: Any, tmp_path: Path) -> None:
+    """Its version names lists of chunks, which may be here while the chunks are not."""
+    folder = tree(tmp_path / "t", a=os.urandom(5_000_000))
+    time.sleep(PAUSE_S)
+
+    async def work(node: Any) -> None:
+        await node.vault.add_files([folder])
+        assert node.vault.core.version(b"t/a")[0].indirect
+        assert (await node.vault.add_files([folder])).unchanged == 1
+        lost = node.vault.core.store.index.pack_of(next(
+            chunk for chunk in node.vault.core.edits.chunk_ids(node.vault.core.version(b"t/a")[0])
+            if chunk not in set(node.vault.core.version(b"t/a")[0].chunk_ids())))
+        node.disk.remove(pack_path(lost))
+        await node.vault.verify()
+        assert (await node.vault.add_files([folder])).unchanged == 0
+        assert await node.vault.get(b"t/a") == (folder / "a").read_bytes()
+    run(world, work)
+
+
 def looked(mtime_ns: int, ctime_ns: int) -> os.stat_result:
     return os.stat_result((0o100644, 1, 1, 1, 0, 0, 0, 0, 0, 0), {"st_mtime_ns": mtime_ns, "st_ctime_ns": ctime_ns})
 

@@ -60,8 +60,7 @@ def _verified(report: Mapping[str, Any]) -> Iterable[str]:
 
 def _repaired(report: Mapping[str, Any]) -> Iterable[str]:
     for item in report["items"][:ROWS_SHOWN]:
-        fine = item["outcome"] not in ("still missing", "still closed", "given up") and not item["files"]
-        line = output.style(item["outcome"], "green" if fine else "red")
+        line = output.style(item["outcome"], "green" if item["whole"] else "red")
         yield f"{line}: {output.clean_line(item['what'])}{_touches(item)}"
         if item["may_have"]:
             yield f"  may have it: {output.clean_line(', '.join(item['may_have']))}"

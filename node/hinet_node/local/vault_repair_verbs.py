@@ -31,7 +31,7 @@ def repair_error(report: Mapping[str, Any]) -> IntegrityError | None:
     """What `vault repair` says when something is still not whole; None when all is."""
     if report["ok"]:
         return None
-    left = [item for item in report["items"] if item["outcome"] in ("still missing", "still closed", "given up")]
+    left = [item for item in report["items"] if not item["whole"]]
     files = len(report["files_unreadable"])
     what = f"{len(left)} {'thing is' if len(left) == 1 else 'things are'} still not whole" if left else ""
     if files:

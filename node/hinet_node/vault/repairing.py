@@ -7,7 +7,7 @@ to `checking`, local work to `mending`, saving from damaged packs to `salvage`, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,21 @@ from hinet_node.vault.headstore import head_path
 from hinet_node.vault.items import OnProgress, Progress
 from hinet_node.vault.mending import clear_leftovers, clear_way, mend
 from hinet_node.vault.packfolder import pack_path
-from hinet_node.vault.report import FETCHED, HEAD, PACK, SALVAGED, STILL_MISSING, Mended, RepairReport
+from hinet_node.vault.report import (
+    FETCHED,
+    FILE,
+    HEAD,
+    LEFT,
+    MALFORMED,
+    PACK,
+    REBUILT,
+    REWRITTEN,
+    SALVAGED,
+    STILL_MISSING,
+    Fault,
+    Mended,
+    RepairReport,
+)
 from hinet_node.vault.salvage import Salvage, Saved, recollect
 from hinet_node.vault.touched import Touched
 
@@ -65,6 +79,8 @@ class Repairer:
         if verify:
             report = await self._vault.verify(deep=deep, on_progress=self._report)
             faults = len(report.faults)
+            self._items += [_of_fault(fault) for fault in report.faults
+                            if fault.state in (REBUILT, MALFORMED) or fault.kind == FILE]
             # Some of it may have come already: the replicator hears of damage as it is found.
             first = first.and_also(Lacking(report.missing, (await self._lacking()).heads))
         self._items += await self._vault.change(mend)
@@ -75,6 +91,7 @@ class Repairer:
             lacking = await self._lacking()
         self._tell_fetched(first, lacking)
         self._items += await self._vault.change(lambda core: self._save(core, lacking))
+        self._items += self._heads_left((await self._lacking()).heads)
         self._items += await self._vault.change(clear_leftovers)
         unreadable = await self._vault.change(lambda core: Touched(core).files_lacking())
         self._vault.changed()
@@ -95,10 +112,10 @@ class Repairer:
     async def _fetch(self, timeout_s: float) -> None:
         """Have the replicator look, until nothing is lacking or nobody in reach has it."""
         assert self._replicator is not None
-        total = self._size_of_missing()
+        sizes = await self._core.disk.run_blocking(self._sizes)
         left_s = trio.current_time() + timeout_s
         while lacking := await self._lacking():
-            looks, came = dict(self._core.compared), self._replicator.pulled_bytes
+            compared, came = dict(self._core.compared), self._replicator.pulled_bytes
             online = self._replicator.online()
             self._replicator.nudge()
             while True:
@@ -106,9 +123,9 @@ class Repairer:
                 if self._replicator.pulled_bytes != came:
                     came = self._replicator.pulled_bytes
                     left_s = trio.current_time() + timeout_s
-                self._tell(total)
+                    self._tell(sizes)
                 now = self._replicator.online()
-                done = online and all(self._core.compared.get(one, 0) > looks.get(one, 0) for one in online & now)
+                done = online and all(self._core.compared.get(one, 0) > compared.get(one, 0) for one in online & now)
                 if done or now - online or trio.current_time() >= left_s:
                     break
             if trio.current_time() >= left_s:
@@ -116,21 +133,16 @@ class Repairer:
             if done and not now - online and await self._lacking() == lacking:
                 return  # all were asked, and nobody has any of it
 
-    def _size_of_missing(self) -> int:
-        """As far as it is known: by what siblings said, else by what was set aside."""
-        return sum(self._sizes(missing_packs(self._core)).values())
+    def _sizes(self) -> dict[bytes, int]:
+        """Of the missing packs, as far as it is known what they held."""
+        return {name: max((slot.offset + slot.sealed_bytes for slot in self._core.store.notes.slots_aside(name)),
+                          default=0) for name in missing_packs(self._core)}
 
-    def _sizes(self, names: Collection[bytes]) -> dict[bytes, int]:
-        known = {}
-        for name in names:
-            slots = self._core.store.notes.slots_aside(name)
-            known[name] = max((slot.offset + slot.sealed_bytes for slot in slots), default=0)
-        return known
-
-    def _tell(self, total: int) -> None:
+    def _tell(self, sizes: Mapping[bytes, int]) -> None:
         if self._report is not None:
-            left = sum(self._sizes(missing_packs(self._core)).values())
-            begun = sum(self._core.store.incoming().values())
+            held, total = self._core.store.index.packs(), sum(sizes.values())
+            left = sum(size for name, size in sizes.items() if name not in held)
+            begun = sum(size for name, size in self._core.store.incoming().items() if name in sizes)
             self._report(Progress("fetching", max(0, min(total, total - left + begun)), total or None))
 
     def _tell_fetched(self, first: Lacking, now: Lacking) -> None:
@@ -145,6 +157,16 @@ class Repairer:
                 whose = names.get(device, device.hex()[:8])
                 self._items.append(Mended(HEAD, FETCHED, head_path(device, seq, head_hash), f"State {seq} of {whose} "
                                           "came again from a sibling.", head_hash))
+
+    def _heads_left(self, heads: Collection[tuple[bytes, int, bytes]]) -> list[Mended]:
+        """Heads that did not come again: the ones before them stand in."""
+        names, asked = self._core.household.names(), self._online()
+        others = sorted(device for device in self._core.household.members()
+                        if device not in asked and device != self._core.household.device_public)
+        return [Mended(HEAD, STILL_MISSING, head_path(device, seq, head_hash), f"State {seq} of "
+                       f"{names.get(device, device.hex()[:8])} is still missing; the one before it stands in.",
+                       head_hash, may_have=tuple(names[one] for one in others))
+                for device, seq, head_hash in heads]
 
     # ---- what nobody in reach has --------------------------------------------------------------------------------
 
@@ -206,3 +228,9 @@ def may_have(vault: Vault, name: bytes, asked: Collection[bytes]) -> tuple[str, 
               and device != core.household.device_public]
     return tuple([f"{names[device]} (it had it when it was last met)" for device in sure]
                  + [names.get(device, device.hex()[:8]) for device in others])
+
+
+def _of_fault(fault: Fault) -> Mended:
+    """What verifying put right at once, or what nobody can put right: a faulty device wrote it so."""
+    outcome = REWRITTEN if fault.state == REBUILT else LEFT
+    return Mended(fault.kind, outcome, fault.path, fault.what, fault.name, files=fault.files)

@@ -79,8 +79,8 @@ class VerifyReport:
                 "faults_count": len(self.faults)}
 
 
-PUT_BACK, REWRITTEN, FETCHED, SALVAGED, GIVEN_UP, CLEARED, STILL_MISSING, STILL_CLOSED = (
-    "put back", "rewritten", "fetched", "salvaged", "given up", "cleared", "still missing", "still closed")
+PUT_BACK, REWRITTEN, FETCHED, SALVAGED, CLEARED, STILL_MISSING, STILL_CLOSED, LEFT = (
+    "put back", "rewritten", "fetched", "salvaged", "cleared", "still missing", "still closed", "left as it is")
 """What became of a thing."""
 
 
@@ -102,11 +102,12 @@ class Mended:
 
     @property
     def whole(self) -> bool:
-        return self.outcome not in (STILL_MISSING, STILL_CLOSED, GIVEN_UP) and not self.files
+        return self.outcome not in (STILL_MISSING, STILL_CLOSED, LEFT) and not self.files
 
     def as_json(self) -> dict[str, object]:
         return {"kind": self.kind, "outcome": self.outcome, "path": self.path, "name": self.name.hex(),
-                "what": self.what, "from": self.source, "may_have": list(self.may_have), **_files(self.files)}
+                "what": self.what, "whole": self.whole, "from": self.source, "may_have": list(self.may_have),
+                **_files(self.files)}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tests.node.vault.test_checking import DAMAGE, FILES, flipped, holder_of, no
 
 from hinet_node.real.disk import RealDisk
 from hinet_node.vault.packfolder import pack_path
-from hinet_node.vault.report import FETCHED, PUT_BACK, STILL_MISSING
+from hinet_node.vault.report import FETCHED, PUT_BACK, REWRITTEN, STILL_MISSING
 
 FAST = 0.05
 
@@ -220,4 +220,33 @@ def test_what_was_set_aside_stays_while_it_is_not_known_which_packs_are_needed(w
             assert (await node.vault.repair(timeout_s=10)).ok
             await world.until(lambda: world.in_step(left, node))
         assert (await node.vault.verify()).ok
+    trio.run(main)
+
+
+def test_a_damaged_head_that_nobody_sends_is_told_with_who_may_have_it(world: Any) -> None:
+    async def main() -> None:
+        left, right = await world.node("desk"), await world.node("laptop")
+        await left.vault.put(b"a", b"1")
+        async with world.running(left, right):
+            await world.until(lambda: world.in_step(left, right))
+        folder = f"vault/heads/{left.member.public.hex()}"
+        right.disk.write_atomic(f"{folder}/{right.disk.list(folder)[-1]}", b"rubbish")
+        await right.open()
+        report = await right.vault.repair(timeout_s=0)
+        (item,) = [one for one in report.items if one.kind == "head"]
+        assert (item.outcome, item.may_have) == (STILL_MISSING, ("desk",))
+        assert not report.ok
+        assert await right.vault.get(b"a") == b"1", "its own tree has it"
+    trio.run(main)
+
+
+def test_what_is_put_right_at_once_is_in_the_report_too(world: Any) -> None:
+    async def main() -> None:
+        node = await world.node("laptop")
+        await node.vault.put(b"a", b"1")
+        node.disk.write_atomic("vault/seq", b"rubbish")
+        report = await node.vault.repair(timeout_s=0)
+        assert [(item.kind, item.outcome) for item in report.items] == [("seq", REWRITTEN)]
+        assert report.ok
+        assert (await node.vault.repair(timeout_s=0)).items == ()
     trio.run(main)

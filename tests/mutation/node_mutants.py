@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutation.mutant import FALSE, GONE, Mutant, within
+from mutation.mutant import FALSE, Mutant, within
 
 _MEMBERSHIP = within("node/hinet_node/belonging/membership.py", "node/belonging/test_membership.py",
                      "node/belonging/test_invite.py")
@@ -16,11 +16,6 @@ _CLIENT = within("node/hinet_node/local/client.py", "node/test_hostile_socket.py
 _SERVER = within("node/hinet_node/local/server.py", "node/test_hostile_socket.py")
 _PEERS = within("node/hinet_node/sessions/peers.py", "node/sessions/test_peers.py")
 _REVISIONS = within("node/hinet_node/learning/revisions.py", "node/learning/test_learning.py")
-_HEADSTORE = within("node/hinet_node/vault/headstore.py", "node/vault/test_hostile_member.py")
-_FORKS = within("node/hinet_node/vault/headstore.py", "node/vault/test_acceptance.py", "node/vault/test_twins.py")
-_TWINS = within("node/hinet_node/vault/twins.py", "node/vault/test_twins.py", "node/vault/test_hostile_member.py")
-_CORE = within("node/hinet_node/vault/core.py", "node/vault/test_acceptance.py", "node/vault/test_hostile_member.py")
-_VIEW = within("node/hinet_node/vault/view.py", "node/vault/test_hostile_member.py")
 
 MUTANTS: list[Mutant] = [
     _CHAIN_STORE("that the chain was not cut short", "if chain.missing(heads) or chain.height < height:", FALSE),
@@ -53,12 +48,4 @@ MUTANTS: list[Mutant] = [
     _REVISIONS("the maker of a revision", "        if name is None:\n", "        if False:\n"),
     _REVISIONS("the id of a revision", "        if passport.id != revision_id:", "        if False:"),
     _REVISIONS("an artifact's digest", " or blake3(data).digest() != artifact.digest", ""),
-    _FORKS("that contradicting heads are few", ' or (kind == "fork" and self._crowded(head.device))', ""),
-    _FORKS("that a device's own last head is not forgotten",
-           "prev_seq is None and one.hash != head.prev and one.seq < head.seq))", "False))"),
-    _TWINS("what a number hides", "includes(one, version, read) is False", "False"),
-    _CORE("that a settled newest head is told", " or head == own)]", ")]"),
-    _CORE("that a lost pack keeps no head away", ", self.acceptance.lost())", ")"),
-    _HEADSTORE("absurd numbers", "number <= newest.get(device, 0) + _CLAIM_AHEAD_MAX or ", "True or "),
-    _VIEW("versions that saw the future", "            _refuse_future(entries, numbers)", GONE),
 ]

@@ -441,6 +441,22 @@ def test_what_is_missing_or_empty_deletes_nothing(world: Any, lost: str) -> None
 
 
 @in_trio
+async def test_a_keeper_that_lost_its_heads_deletes_nothing(world: Any) -> None:
+    """It makes no heads of its own, so it can't miss them: that nobody is there to need a pack must be enough."""
+    one, keeper = await world.node("one"), await world.node("keeper", keeper=True)
+    await one.vault.put(b"a", noise(1))
+    meet(one, keeper)
+    before = packs(keeper)
+    for folder in keeper.disk.list("vault/heads"):
+        for entry in keeper.disk.list(f"vault/heads/{folder}"):
+            keeper.disk.remove(f"vault/heads/{folder}/{entry}")
+    await keeper.open()
+    ran(keeper, 400)
+    assert sweep(keeper).packs == 0
+    assert packs(keeper) == before
+
+
+@in_trio
 async def test_nothing_is_given_up_while_what_is_needed_can_not_be_told(world: Any) -> None:
     (one,), pack = await gone_file(world, "one")
     await one.vault.put(b"newer", noise(4))

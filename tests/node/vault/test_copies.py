@@ -99,3 +99,24 @@ def test_all_end_up_with_the_same_heads_of_a_fork_of_long_ago_and_stop_asking(wo
             asked = [session for node in (cloud, tablet, late) for session in node.peers.sessions]
             assert {type(one).__name__ for session in asked for one in session.sent} == {"HeadsGet"}
     trio.run(main)
+
+
+def test_what_is_left_of_a_settled_fork_keeps_nobody_asking(world: Any) -> None:
+    """Of two heads of one old number one was settled: the other is old to whoever comes later, and told to nobody."""
+    async def main() -> None:
+        laptop, clone = await world.node("laptop"), await world.node("laptop")
+        clone.opened = 100
+        await clone.open()
+        cloud = await world.node("cloud")
+        await laptop.vault.put(b"a", b"the one")
+        await meet(world, laptop, cloud)
+        await clone.vault.put(b"b", b"the other")
+        await meet(world, clone, cloud)
+        await meet(world, laptop, cloud)
+        (fork,) = cloud.vault.core.heads.forks()
+        await cloud.vault.change(lambda core: core.acceptance.accept(fork[0].hash.hex()))
+        late = await world.node("late")
+        await meet(world, cloud, late)
+        assert await late.names() == [b"a", b"b"]
+        assert await late.vault.get(b"b") == b"the other"
+    trio.run(main)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hinet_node.cli import root
+from hinet_node.cli import revoke_cmd, root
 
 Fields = Callable[..., dict[str, Any]]
 
@@ -75,3 +75,11 @@ def test_the_parts_of_status_and_doctor_have_their_fields(fields: Fields) -> Non
     checks = fields("doctor --no-network")["checks"]
     assert all(set(check) >= {"number", "name", "state", "said", "fix", "fixable"} for check in checks)
     assert {check["state"] for check in checks} <= {"ok", "warn", "fail", "skip"}
+
+
+@pytest.mark.parametrize(("role", "new_key"), [("keeper", False), ("member", True)])
+def test_revoke_speaks_of_a_new_key_only_where_there_is_one(role: str, new_key: bool) -> None:
+    lines = " ".join(revoke_cmd._done({"device": {"name": "attic", "role": role}, "keeps": "what it has", "told": [],
+                                       "not_told": []}))
+    assert ("new vault key" in lines) == new_key
+    assert ("vault reseal" in lines) == new_key

@@ -58,7 +58,9 @@ def _plan(plan: dict[str, Any]) -> list[str]:
 
 
 def _done(done: dict[str, Any]) -> list[str]:
-    lines = [f"{output.clean(done['device']['name'])} is revoked; a new vault key is in force.",
+    keyless = done["device"]["role"] == "keeper"  # it never held the vault's key, so there is no new one
+    lines = [f"{output.clean(done['device']['name'])} is revoked"
+             f"{'; it never held the vault key, which stays' if keyless else '; a new vault key is in force'}.",
              f"  It keeps {done['keeps']}."]
     if done["told"]:
         lines.append(f"  They know, and said so: {output.clean(', '.join(done['told']))}.")
@@ -66,6 +68,7 @@ def _done(done: dict[str, Any]) -> list[str]:
         lines.append(output.style(f"  They do not know yet, until they are met: "
                                   f"{output.clean(', '.join(done['not_told']))}.", "yellow"))
         lines.append(f"  Who still has to be told: {context.typed('status')}")
-    lines.append("  What is written from now on is sealed under the new key. To move the rest under it as well: "
-                 + context.typed("vault reseal"))
+    if not keyless:
+        lines.append("  What is written from now on is sealed under the new key. To move the rest under it as well: "
+                     + context.typed("vault reseal"))
     return lines

@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.measure import Bench
 
-BENCHES = ("startup", "idle", "join", "session", "chain", "tau", "vault", "store", "replication", "pocket", "simnet",
+BENCHES = ("startup", "idle", "join", "session", "chain", "tau", "store", "replication", "pocket", "simnet",
            "averaging")
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
@@ -38,7 +38,7 @@ def main() -> int:
         parser.error(f"no bench {', '.join(unknown)}" if unknown else "--repeats is at least 1")
     if given.list:
         for name in BENCHES:
-            print(f"{name:10}{(importlib.import_module(f'bench.{name}').__doc__ or '').splitlines()[0]}")
+            print(f"{name:12}{(importlib.import_module(f'bench.{name}').__doc__ or '').splitlines()[0]}")
         return 0
     # Where it is set, each start of a command compiles every module anew, which no owner's machine does.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import household, replication_compare, syncthing
 from bench.household import Node
 from bench.measure import Bench, command, cpu_s, memory_mib, until
-from bench.vault import make
+from bench.random_files import make
 
 SETS = {"1 GiB in 16 files": (16, 64 << 20, 64 << 20), "5,000 files of 4 to 20 KiB": (5_000, 4_096, 20_480)}
 PEERS = {"syncthing": "syncthing, plain", "encrypted": "syncthing, to an encrypted device"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench import household
 from bench.measure import Bench, Used, command, cpu_s, memory_mib
-from bench.vault import make
+from bench.random_files import make
 
 SMALL_SETS = {"128 MiB in 4 files": (4, 32 << 20, 32 << 20), "1,000 files of 4 to 20 KiB": (1000, 4096, 20_480)}
 FULL_SETS = {"1 GiB in 16 files": (16, 64 << 20, 64 << 20), "5,000 files of 4 to 20 KiB": (5000, 4096, 20_480)}

@@ -51,9 +51,6 @@ class Plan:
         """What giving up takes out of this device's set."""
         return self.unneeded & self.own
 
-    def size_of(self, names: Iterable[bytes]) -> int:
-        return sum(self.choice.uses[name].size_bytes for name in names if name in self.choice.uses)
-
 
 @dataclass
 class Swept:

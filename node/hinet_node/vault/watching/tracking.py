@@ -25,11 +25,6 @@ def stamp(entry: FolderEntry) -> bytes:
     return _STAMP.pack(entry.size, _bounded(entry.mtime_ns), entry.inode & (2**64 - 1), _bounded(entry.ctime_ns))
 
 
-def same_file(one: bytes, other: bytes) -> bool:
-    """Whether two stamps are of one file under two names: its change time alone may differ, since a rename sets it."""
-    return one[:24] == other[:24]
-
-
 def same_content(one: bytes, other: bytes) -> bool:
     """Whether size and time of writing are equal: what a copy that kept its times, or a disk that was mounted anew,
     shows."""

@@ -75,9 +75,13 @@ def test_two_hosts_exchange_bytes_and_know_each_others_keys() -> None:
 
 def test_a_dial_takes_far_less_than_the_quarter_second_of_libp2ps_host() -> None:
     async def test(network: Libp2pNetwork, address: str) -> None:
-        start = time.perf_counter()
-        await network.dial(address, PUBLIC_B, 5)
-        assert time.perf_counter() - start < 0.2
+        taken_s = []
+        for _ in range(5):
+            start = time.perf_counter()
+            await network.dial(address, PUBLIC_B, 5)
+            taken_s.append(time.perf_counter() - start)
+        # The quickest: a sleep in the code slows each of them, a busy machine only some.
+        assert min(taken_s) < 0.2
 
     with_pair(test, {})
 
@@ -491,14 +495,26 @@ def test_a_killed_peer_is_noticed_at_once() -> None:
         process.communicate()
 
 
-def test_an_idle_connection_costs_next_to_no_processor_time() -> None:
+class TaskSteps(trio.abc.Instrument):
+    """Counts how often a task was woken; unlike processor time, a busy machine does not add to it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+def test_an_idle_connection_wakes_next_to_nothing() -> None:
     async def test(network: Libp2pNetwork, address: str) -> None:
         stream = await (await network.dial(address, PUBLIC_B, 5)).open_stream("/echo/1")
         await stream.send_all(b"x")
         await receive_exactly(stream, 1)
         await trio.sleep(1)
-        before = time.process_time()
+        steps = TaskSteps()
+        trio.lowlevel.add_instrument(steps)
         await trio.sleep(2)
-        assert time.process_time() - before < 0.02
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.count <= 10, "something polls"
 
     with_pair(test, {"/echo/1": echo})

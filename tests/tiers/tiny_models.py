@@ -99,3 +99,20 @@ def write_gguf_model(path: Path, seed: int = 0) -> dict[str, np.ndarray]:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     write_gguf(folder, path)
     return weights
+
+
+def write_file(path: Path, tensors: dict[str, np.ndarray], dtype: str = "F32") -> None:
+    """One safetensors file of any names in one dtype; uint16 arrays are bfloat16 bits, integers keep their own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows, raws = {}, {}
+    for name, values in tensors.items():
+        kind = {"int64": "I64", "int32": "I32", "uint8": "U8"}.get(str(values.dtype), dtype)
+        rows[name] = (kind, values.shape)
+        if kind == "BF16":
+            bits = safetensors_file.round_bf16(values.astype(np.float32)) if values.dtype != np.uint16 else values
+            raws[name] = bits.astype("<u2").tobytes()
+        else:
+            raws[name] = values.astype(safetensors_file.FLOATS.get(kind, values.dtype)).tobytes()
+    with safetensors_file.Writer(path, rows) as writer:
+        for name in sorted(rows):
+            writer.add(name, raws[name])

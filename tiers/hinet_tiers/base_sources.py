@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hinet_tiers import base_tokenizer, gguf_names, safetensors_file
-from hinet_tiers.base_layout import LlamaShape, check_tensors
+from hinet_tiers.base_layout import LlamaShape, check_tensors, listed
 from hinet_tiers.errors import BaseForeign, BaseIncomplete, BaseNotFound, BaseRefused, BaseTruncated
 from hinet_tiers.gguf_file import GgufFile
 
@@ -152,7 +152,7 @@ class FolderSource:
             if config.get(key):
                 raise BaseForeign(f"{path.name}/config.json sets {key}, which a plain Llama base does not have.")
         self.name = _name(None, path.resolve())
-        self._where = safetensors_file.names(self._shards())
+        self._where = safetensors_file.names(shards_of(path))
         self._drop_buffers()
         self.shape = _shape_of_config(f"{path.name}/config.json", config)
         self.shape.check(f"{path.name}/config.json")
@@ -160,28 +160,6 @@ class FolderSource:
             self._drop_tied_head()
         check_tensors(path.name, self.shape, {name: entry.shape for name, (_, entry) in self._where.items()})
         self._tokenizer = base_tokenizer.from_folder(path, self.shape)
-
-    def _shards(self) -> list[Path]:
-        single, index = self._path / "model.safetensors", self._path / "model.safetensors.index.json"
-        if single.is_file():
-            return [single]
-        if not index.is_file():
-            pickles = sorted(self._path.glob("*.bin")) + sorted(self._path.glob("*.pt*"))
-            if pickles:
-                raise BaseForeign(
-                    f"{pickles[0].name} is a pickle, which is never opened here; convert it to safetensors."
-                )
-            raise BaseIncomplete(f"{self._path} holds no model.safetensors (nor an index of shards).")
-        weights = read_json(self._path, index.name).get("weight_map")
-        if not isinstance(weights, dict) or not weights:
-            raise BaseRefused(f"{index.name} has no weight_map: the folder is damaged.")
-        shards = sorted({str(shard) for shard in weights.values()})
-        for shard in shards:
-            if Path(shard).name != shard:
-                raise BaseRefused(f"{index.name} points outside its folder: {shard!r}.")
-            if not (self._path / shard).is_file():
-                raise BaseIncomplete(f"{self._path} lacks the shard {shard} that {index.name} names.")
-        return [self._path / shard for shard in shards]
 
     def _drop_buffers(self) -> None:
         for name in [name for name in self._where if name.endswith(".rotary_emb.inv_freq")]:
@@ -206,6 +184,38 @@ class FolderSource:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """The safetensors files of a model folder: the one, or those that its index names, each with the tensors that the
+    index says. Raises BaseIncomplete, BaseForeign or BaseRefused naming what is wrong."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if not index.is_file():
+        pickles = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt*"))
+        if pickles:
+            raise BaseForeign(
+                f"{pickles[0].name} is a pickle, which is never opened here; convert it to safetensors."
+            )
+        raise BaseIncomplete(f"{folder} holds no model.safetensors (nor an index of shards).")
+    weights = read_json(folder, index.name).get("weight_map")
+    if not isinstance(weights, dict) or not weights:
+        raise BaseRefused(f"{index.name} has no weight_map: the folder is damaged.")
+    shards = sorted({str(shard) for shard in weights.values()})
+    for shard in shards:
+        if Path(shard).name != shard:
+            raise BaseRefused(f"{index.name} points outside its folder: {shard!r}.")
+        if not (folder / shard).is_file():
+            raise BaseIncomplete(f"{folder} lacks the shard {shard} that {index.name} names.")
+    held = safetensors_file.names(folder / shard for shard in shards)
+    for name, shard in weights.items():
+        if name not in held or held[name][0].name != shard:
+            raise BaseIncomplete(f"{index.name} says that {shard} holds tensor {name}, which it does not.")
+    unlisted = sorted(set(held) - set(weights))
+    if unlisted:
+        raise BaseRefused(f"{held[unlisted[0]][0].name} holds {listed(unlisted)}, which {index.name} does not name.")
+    return [folder / shard for shard in shards]
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 HEADER_BYTES_MAX = 100_000_000
 TENSORS_MAX = 1 << 20
 DIMENSIONS_MAX = 8
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
+    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+}  # fmt: skip
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
@@ -111,14 +114,17 @@ def read_float32(path: Path, name: str, entry: Entry) -> np.ndarray:
         return widen_bf16(np.frombuffer(raw, "<u2")).reshape(entry.shape)
     if entry.dtype not in FLOATS:
         raise BaseRefused(f"{path.name}, tensor {name}: dtype {entry.dtype} is not a plain float (a quantised model?).")
-    return np.frombuffer(raw, FLOATS[entry.dtype]).astype(np.float32).reshape(entry.shape)
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite; who reads it refuses that by name
+        return np.frombuffer(raw, FLOATS[entry.dtype]).astype(np.float32, copy=False).reshape(entry.shape)
 
 
 def widen_bf16(bits: np.ndarray) -> np.ndarray:
     """bfloat16 bit patterns (uint16) as float32, exactly."""
     import numpy as np
 
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    wide = bits.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 def round_bf16(values: np.ndarray) -> np.ndarray:

@@ -1,0 +1,83 @@
+"""What a command makes appears whole or not at all: it is made in a hidden folder beside its place and then renamed.
+
+The folder is gone whatever happens to the work; what a killed command left is cleared by the next one for the same
+place. A file or folder that is in the way is refused before any work begins.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hinet_node.errors import ConflictError, UsageError
+
+
+@contextmanager
+def staged(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Gives the path to make the thing at; when the block ends well it is moved to `target`.
+
+    An empty folder at `target` is taken as its place; `replace` lets a file there be replaced. Errors: `ConflictError`
+    when something is there, `UsageError` when the folder that it should lie in is missing.
+    """
+    target = target.absolute()
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {target.parent} to write {target.name} to",
+                         next_step=f"make it first: mkdir -p {target.parent}", code="E_NO_SUCH_FILE")
+    _refuse_what_is_there(target, replace=replace)
+    _clear_leftovers(target)
+    folder = target.with_name(f".{target.name}.{os.getpid()}.making")
+    folder.mkdir(mode=0o700)
+    try:
+        made = folder / target.name
+        yield made
+        _refuse_what_is_there(target, replace=replace)
+        if target.is_dir():
+            target.rmdir()
+        made.rename(target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse_what_is_there(target: Path, *, replace: bool) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir() and not replace):
+        raise ConflictError(f"{target} is there already; nothing was changed",
+                            next_step="choose another --out, or add --force", code="E_FILE_EXISTS")
+    if target.is_dir() and any(target.iterdir()):
+        raise ConflictError(f"the folder {target} is there already and not empty; nothing was changed",
+                            next_step="choose another --out, or remove it first", code="E_FILE_EXISTS")
+
+
+def _clear_leftovers(target: Path) -> None:
+    for stale in target.parent.glob(f".{_literal(target.name)}.*.making"):
+        process = stale.name.split(".")[-2]
+        if process.isdigit() and not _alive(int(process)):
+            shutil.rmtree(stale, ignore_errors=True)
+
+
+def _literal(name: str) -> str:
+    import glob
+
+    return glob.escape(name)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _sync(folder: Path) -> None:
+    with suppress(OSError):  # not every file system lets a folder be synced
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -105,3 +105,23 @@ class NoSpace(TierError):
 
     code = "E_NO_SPACE"
     exit_code = 8
+
+
+class MergeRefused(TierError):
+    """Inputs can't be merged as asked: empty, of the wrong kind, not finite."""
+
+    code = "E_MERGE_REFUSED"
+    exit_code = 7
+
+
+class MergeTooFar(MergeRefused):
+    """An input or the merge lies further from the base than the bound."""
+
+    code = "E_MERGE_TOO_FAR"
+
+
+class MergeSetting(TierError):
+    """An unknown merge method, or a setting, weight or seed that it can't take."""
+
+    code = "E_MERGE_SETTING"
+    exit_code = 2

@@ -1,0 +1,23 @@
+"""Which module holds which merge method: a static table, imported on demand."""
+
+from __future__ import annotations
+
+import importlib
+
+from hinet_tiers.errors import MergeSetting
+from hinet_tiers.merging.method import Method
+
+METHODS: dict[str, str] = {
+    "task-arithmetic": "hinet_tiers.merging.task_arithmetic:METHOD",
+}
+"""A method's name → where it is. Its page is `docs/merging/<name>.md`."""
+
+
+def find(name: str) -> Method:
+    """A method by its name. Raises MergeSetting for one that isn't there."""
+    target = METHODS.get(name)
+    if target is None:
+        raise MergeSetting(f"There is no merge method {name!r}; there are: {', '.join(METHODS)}.")
+    module, _, attribute = target.partition(":")
+    found: Method = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,7 +1,8 @@
 """Which module answers which verb: a static table, imported on demand.
 
 The table is the whole list of what a worker does. Importing this module imports no engine; `find` imports only the
-module of the verb that was asked for. With the backend `fake` every verb is answered by `hinet_tiers.fake` instead.
+module of the verb that was asked for. With the backend `fake` the verbs of learning are answered by `hinet_tiers.fake`
+instead; those on files alone are the same with every backend.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ BACKEND_VARIABLE = "HINET_BACKEND"
 VERBS: dict[str, tuple[str, str]] = {
     "probe": ("hinet_tiers.probe", "probe"),
     "base.install": ("hinet_tiers.base", "install_verb"),
+    "base.digest": ("hinet_tiers.vectors.digest", "digest_verb"),
     "data.prepare": ("hinet_tiers.data", "prepare"),
     "train.full": ("hinet_tiers.cloud.finetune", "train_full"),
     "train.distill": ("hinet_tiers.laptop.dora", "distill"),
@@ -28,6 +30,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "serve.adapter": ("hinet_tiers.pocket.serving", "adapter"),
     "serve.answer": ("hinet_tiers.pocket.serving", "answer"),
     "serve.score": ("hinet_tiers.pocket.serving", "score"),
+    "tau.make": ("hinet_tiers.vectors.make", "make_verb"),
+    "tau.info": ("hinet_tiers.vectors.info", "info_verb"),
+    "tau.apply": ("hinet_tiers.vectors.apply", "apply_verb"),
+    "tau.diff": ("hinet_tiers.vectors.diff", "diff_verb"),
+    "tau.verify": ("hinet_tiers.vectors.verify", "verify_verb"),
 }
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -58,8 +65,9 @@ def find(verb: str) -> Verb:
         raise BadRequest(f"A worker knows no verb {verb!r}; it knows {', '.join(sorted(VERBS))}.")
     if os.environ.get(BACKEND_VARIABLE) == "fake":
         fake = importlib.import_module("hinet_tiers.fake")
-        function: Verb = fake.VERBS[verb]
-        return function
+        if verb in fake.VERBS:
+            function: Verb = fake.VERBS[verb]
+            return function
     missing = [name for name in NEEDS.get(verb, ()) if not installed(name)]
     if missing:
         packages = ", ".join(PACKAGES.get(name, name) for name in missing)

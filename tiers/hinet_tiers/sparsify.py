@@ -178,20 +178,28 @@ def read_tau(
     Raises BaseMismatch for another base, TauMalformed or TauDamaged for a bad file.
     """
     header = read_tau_header(path)
+    check_base(path.name, header, base_digest, shapes)
+    return _blocks(path, header)
+
+
+def check_base(
+    label: str, header: taskvectors.TauHeader, base_digest: str | None, shapes: Mapping[str, tuple[int, ...]] | None
+) -> None:
+    """Whether a task vector is for this base (64 hex digits) and these tensors. Raises BaseMismatch naming what is not.
+    """
     if base_digest is not None and header.base.hex() != base_digest:
         raise BaseMismatch(
-            f"{path.name} belongs to base {header.base.hex()[:12]}, not to {base_digest[:12]}: install that base, "
+            f"{label} belongs to base {header.base.hex()[:12]}, not to {base_digest[:12]}: install that base, "
             "or make the task vector anew from this one."
         )
     for row in header.tensors if shapes is not None else ():
         assert shapes is not None
         if row.name not in shapes:
-            raise BaseMismatch(f"{path.name} changes tensor {row.name}, which the base does not have.")
+            raise BaseMismatch(f"{label} changes tensor {row.name}, which the base does not have.")
         if row.shape != tuple(shapes[row.name]):
             raise BaseMismatch(
-                f"{path.name}: tensor {row.name} is {list(row.shape)}, the base's is {list(shapes[row.name])}."
+                f"{label}: tensor {row.name} is {list(row.shape)}, the base's is {list(shapes[row.name])}."
             )
-    return _blocks(path, header)
 
 
 def _blocks(path: Path, header: taskvectors.TauHeader) -> Iterator[SparseTensor]:

@@ -182,7 +182,7 @@ def refuse_non_finite(label: str, name: str, values: Values) -> None:
         return
     nans, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
     raise BaseRefused(
-        f"{label}: tensor {name} has {nans + infinite} values of {values.size} that are not finite "
+        f"{label}: tensor {name} has {nans + infinite} of {values.size} values that are not finite "
         f"({nans} NaN, {infinite} infinite): the model is damaged, or its training diverged."
     )
 

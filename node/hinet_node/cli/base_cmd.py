@@ -1,4 +1,5 @@
-"""`hinet-node base show|import|use`: the base models in this home. Work with and without a running agent."""
+"""`hinet-node base show|import|use`: the base models in this home. Work with and without a running agent.
+`base digest` says which base any model is, and needs no home."""
 
 from __future__ import annotations
 
@@ -38,6 +39,30 @@ def use(base: Annotated[str, typer.Argument(help="A base's digest, or its beginn
     """Use another base of this home from now on."""
     data = _run("base.use", {"base": base}, None)
     output.emit("hinet.base/1", data, lambda: _shown(data))
+
+
+@app.command()
+def digest(path: Annotated[str, typer.Argument(help="A model folder, a .safetensors or .gguf file, or the digest of a "
+                                                    "base in this home.")]) -> None:
+    """Print which base a model is: the digest of its tensors, however they are spread over files."""
+    from hinet_node.cli import base_choice, worker_call
+
+    found = worker_call.call("base.digest", {"path": base_choice.model_path(path)}, "reading the model")
+    output.emit("hinet.base-digest/1", found, lambda: _digest_lines(found))
+
+
+def _digest_lines(found: dict[str, Any]) -> list[str]:
+    kinds = ", ".join(f"{count} {dtype}" for dtype, count in found["dtypes"].items())
+    lines = [found["digest"]]
+    if found["as_base"] != found["digest"]:
+        lines.append(f"{found['as_base']}  once installed as a base, where values are rounded to bf16")
+    for name in (found["head_dropped"], *found["left_out"]):
+        if name:
+            output.say(f"not counted: {output.clean(name)}")
+    tied = ", head tied to the embedding" if found["tied"] else ""
+    output.say(f"{output.clean(found['name'])}: {found['tensors']} tensors ({kinds}), {found['parameters']:,} "
+               f"parameters{tied}")
+    return lines
 
 
 def _run(verb: str, args: dict[str, Any], label: str | None) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from hinet_protocol.tau_errors import TauUnsigned
 
 
 def sign(path: Path) -> dict[str, Any]:
-    """Sign a `.tau` that no one else has seen yet. Gives `{signer, household}` as `signer_of` does.
+    """Sign a `.tau` that no one else has seen yet. Gives what `signer_of` does; without a home `household` is `no key`.
 
     Errors: `IntegrityError`, `NotAuthorised` when there is a home and its keys can't be used; `OSError`.
     """
     membership = _membership()
     if membership is None or not membership.device.live:
-        return {"signer": None, "household": "unsigned", "device": None}
+        return {"signer": None, "household": "no key", "device": None}
     with path.open("r+b") as file:
         header = taskvectors.read_header(file, path.stat().st_size)
         signature = membership.sign(taskvectors.SIGNING_DOMAIN, taskvectors.signing_message(header))
@@ -58,7 +58,8 @@ def signer_of(path: Path) -> dict[str, Any]:
 def signed_text(found: dict[str, Any]) -> str:
     """One line for a person."""
     short = f"key {str(found['signer'])[:12]}"
-    texts = {"unsigned": "not signed", "broken": f"the signature of {short} does NOT match: it was changed afterwards",
+    texts = {"unsigned": "not signed", "no key": "not signed: there is no home here",
+             "broken": f"the signature of {short} does NOT match: it was changed afterwards",
              "no home": f"signed by {short} (there is no home here to know it)",
              "member": f"signed by {found['device']}, a device of this household",
              "keeper": f"signed by {found['device']}, a keeper of this household, which may write nothing",

@@ -30,12 +30,14 @@ def test_what_is_in_the_way_is_kept_unless_told_otherwise(tmp_path: Path) -> Non
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "empty").mkdir()
-    for name in ("f.tau", "full"):
-        with pytest.raises(ConflictError, match="is there already"), staged(tmp_path / name):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name, folder in (("f.tau", False), ("f.tau", True), ("full", True), ("full", False), ("empty", False),
+                         ("link", False)):
+        with pytest.raises(ConflictError, match="nothing was changed"), staged(tmp_path / name, folder=folder):
             raise AssertionError("no work begins")
     with staged(tmp_path / "f.tau", replace=True) as place:
         place.write_bytes(b"new")
-    with staged(tmp_path / "empty") as place:
+    with staged(tmp_path / "sub" / ".." / "empty", folder=True) as place:
         place.mkdir()
         (place / "made").touch()
     assert (tmp_path / "f.tau").read_bytes() == b"new"

@@ -144,6 +144,15 @@ def test_integers_and_quantised_tensors_are_refused_by_name(tmp_path: Path) -> N
         open_weights(folder(tmp_path / "empty", small() | {"model.empty": np.zeros((0, 4), np.float32)}))
 
 
+def test_names_that_are_no_names_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    for name in ("a" * 513, "model.\\ud800"):
+        tiny_models.write_file(path, {"b" * len(name): np.ones(1, np.float32)})
+        path.write_bytes(path.read_bytes().replace(b"b" * len(name), name.encode()))
+        with pytest.raises(BaseRefused, match="is no name"):
+            open_weights(path)
+
+
 def test_values_that_are_not_finite_are_counted_by_tensor(tmp_path: Path) -> None:
     tensors = small()
     tensors["model.norm.weight"][[1, 2, 5]] = [np.nan, np.inf, -np.inf]

@@ -63,7 +63,8 @@ class Weights:
         """
         self.path, self.label = path, path.resolve().name
         self.left_out = sorted(name for name, (_, shape) in tensors.items() if _is_buffer(name, shape))
-        kept = {name: row for name, row in tensors.items() if name not in set(self.left_out)}
+        buffers = set(self.left_out)
+        kept = {name: row for name, row in tensors.items() if name not in buffers}
         self._read, self._close, self._known_digest = read, close, known_digest
         _refuse_no_floats(self.label, kept)
         self.head_dropped: str | None = None
@@ -291,8 +292,18 @@ def _refuse_no_floats(label: str, tensors: dict[str, tuple[str, tuple[int, ...]]
                 f"{label}: tensor {name} is {dtype}, which is no plain float (a quantised model?): "
                 "give the model as bf16 or float32 tensors."
             )
+        if not 1 <= len(name.encode("utf-8", "replace")) <= base_digest.NAME_BYTES_MAX or not _is_text(name):
+            raise BaseRefused(f"{label}: a tensor's name of {len(name)} letters is no name: the file is damaged.")
         if 0 in shape:
             raise BaseRefused(f"{label}: tensor {name} of shape {list(shape)} holds nothing.")
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _bits(values: Values) -> Values:

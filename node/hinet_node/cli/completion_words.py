@@ -11,7 +11,8 @@ from hinet_node.errors import NodeError
 GLOBAL_OPTIONS = (("--home", "the home folder", True), ("--json", "one JSON object on stdout", False),
                   ("--progress", "how far long work is, also off a terminal", False),
                   ("--debug", "show tracebacks", False), ("--help", "what there is", False))
-CHOICES = {"--role": ("admin", "member", "keeper"), "--tier": ("cloud", "laptop", "pocket")}
+CHOICES = {"--role": ("admin", "member", "keeper"), "--tier": ("cloud", "laptop", "pocket"),
+           "--dtype": ("float32", "bf16")}
 ARGUMENTS = {"completion": ("bash", "zsh", "fish")}
 TAKES_DEVICE = ("revoke", "devices show", "devices rename")
 

@@ -16,39 +16,42 @@ from hinet_node.errors import ConflictError, UsageError
 
 
 @contextmanager
-def staged(target: Path, *, replace: bool = False) -> Iterator[Path]:
+def staged(target: Path, *, folder: bool = False, replace: bool = False) -> Iterator[Path]:
     """Gives the path to make the thing at; when the block ends well it is moved to `target`.
 
-    An empty folder at `target` is taken as its place; `replace` lets a file there be replaced. Errors: `ConflictError`
-    when something is there, `UsageError` when the folder that it should lie in is missing.
+    The thing is a file, or with `folder` a folder, for which an empty one at `target` is taken as its place; `replace`
+    lets a file be replaced. Errors: `ConflictError` when something is there, `UsageError` when the folder that it
+    should lie in is missing.
     """
-    target = target.absolute()
+    target = Path(os.path.abspath(target))  # noqa: PTH100 - `..` is taken out, and a link stays one
     if not target.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent} to write {target.name} to",
                          next_step=f"make it first: mkdir -p {target.parent}", code="E_NO_SUCH_FILE")
-    _refuse_what_is_there(target, replace=replace)
+    _refuse_what_is_there(target, folder=folder, replace=replace)
     _clear_leftovers(target)
-    folder = target.with_name(f".{target.name}.{os.getpid()}.making")
-    folder.mkdir(mode=0o700)
+    making = target.with_name(f".{target.name}.{os.getpid()}.making")
+    making.mkdir(mode=0o700)
     try:
-        made = folder / target.name
+        made = making / target.name
         yield made
-        _refuse_what_is_there(target, replace=replace)
-        if target.is_dir():
-            target.rmdir()
-        made.rename(target)
+        _refuse_what_is_there(target, folder=folder, replace=replace)
+        made.rename(target)  # an empty folder there is replaced by ours, in one step
         _sync(target.parent)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(making, ignore_errors=True)
 
 
-def _refuse_what_is_there(target: Path, *, replace: bool) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_dir() and not replace):
+def _refuse_what_is_there(target: Path, *, folder: bool, replace: bool) -> None:
+    if target.is_dir() and not target.is_symlink():
+        if folder and not any(target.iterdir()):
+            return
+        what = "is there already and not empty" if folder else "is in the way"
+        raise ConflictError(f"the folder {target} {what}; nothing was changed",
+                            next_step="choose another --out", code="E_FILE_EXISTS")
+    if target.is_symlink() or (target.exists() and (folder or not replace)):
         raise ConflictError(f"{target} is there already; nothing was changed",
-                            next_step="choose another --out, or add --force", code="E_FILE_EXISTS")
-    if target.is_dir() and any(target.iterdir()):
-        raise ConflictError(f"the folder {target} is there already and not empty; nothing was changed",
-                            next_step="choose another --out, or remove it first", code="E_FILE_EXISTS")
+                            next_step=f"choose another --out{'' if folder else ', or add --force'}",
+                            code="E_FILE_EXISTS")
 
 
 def _clear_leftovers(target: Path) -> None:

@@ -29,7 +29,11 @@ def make(tuned: Annotated[str, typer.Argument(help="The tuned model: a folder or
          force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False) -> None:
     """Write the difference of a tuned model and its base as a task vector. It is signed where there is a home."""
     from hinet_node.cli import base_choice, staging, tau_signing
+    from hinet_node.errors import UsageError
 
+    if density is not None and chunked:
+        raise UsageError("--density and --chunked are two ways to cut", next_step="give one of them")
+    tau_signing.require_usable_key()
     args = {"tuned": base_choice.model_path(tuned), "base": base_choice.model_path(base), "density": density,
             "chunked": _chunked(chunked), "codec": codec or None}
     with staging.staged(Path(out), replace=force) as place:
@@ -47,7 +51,7 @@ def apply(tau: Annotated[str, typer.Argument(metavar="F.tau", help="A task vecto
     from hinet_node.cli import staging
 
     path = str(Path(tau).absolute())
-    with staging.staged(Path(out)) as place:
+    with staging.staged(Path(out), folder=True) as place:
         found = worker_call.call("tau.apply", {"tau": path, "base": base_of(path, base), "out": str(place),
                                                "dtype": dtype or None}, "making the model")
     data = {**found, "dir": str(Path(out).absolute())}

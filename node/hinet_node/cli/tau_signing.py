@@ -32,6 +32,12 @@ def sign(path: Path) -> dict[str, Any]:
     return {"signer": membership.device_public.hex(), "household": "member", "device": membership.name}
 
 
+def require_usable_key() -> None:
+    """Before work whose result will be signed. Errors: `IntegrityError`, `NotAuthorised` where there is a home whose
+    keys can't be used."""
+    _membership()
+
+
 def signer_of(path: Path) -> dict[str, Any]:
     """Who signed a `.tau`: `signer` (hex or null), `device` (its name in this household, or null), and `household`:
     `unsigned`, `broken` (the signature does not match), `no home`, `member`, `keeper`, `removed` or `stranger`."""

@@ -145,6 +145,36 @@ def test_a_llama_gguf_gives_settings_and_tokenizer_to_what_is_made_from_it(tmp_p
     assert (tmp_path / "back" / "tokenizer.json").is_file()
 
 
+def test_nothing_holds_more_than_a_few_tensors_at_once(tmp_path: Path) -> None:
+    """Sixteen tensors of a MiB each in either model: whoever held a model would need 16 MiB, besides what it makes."""
+    import tracemalloc
+
+    shapes = [f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(16)]
+    source = np.random.default_rng(3)
+    tensors = {name: source.standard_normal((512, 512)).astype(np.float32) for name in shapes}
+    base = model(tmp_path / "base", tensors)
+    tuned = model(tmp_path / "tuned", {name: values * np.float32(1.01) for name, values in tensors.items()})
+    del tensors
+    work: list[tuple[int, str, dict[str, Any]]] = [
+        (6, "base.digest", {"path": base}),
+        (8, "tau.make", {"tuned": tuned, "base": base, "out": tmp_path / "f.tau", "density": 0.05}),
+        (15, "tau.make", {"tuned": tuned, "base": base, "out": tmp_path / "g.tau", "density": 1.0}),
+        (6, "tau.apply", {"tau": tmp_path / "f.tau", "base": base, "out": tmp_path / "made"}),
+        (6, "tau.verify", {"tau": tmp_path / "f.tau", "base": base}),
+        (12, "tau.diff", {"first": tmp_path / "f.tau", "second": tmp_path / "g.tau"}),
+        (6, "tau.diff", {"first": base, "second": tuned}),
+    ]
+    for tensors_held, verb, args in work:
+        find(verb)
+        tracemalloc.start()
+        try:
+            do(verb, **args)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < tensors_held << 20, (verb, peak)
+
+
 # ---- refused by name -------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from hinet_tiers.weights import Weights, open_weights
 if TYPE_CHECKING:
     import numpy as np
 
-NAMES_MAX = 1000
+NAMES_MAX = 250
 """Names listed of one kind; the count stands beside them."""
 
 

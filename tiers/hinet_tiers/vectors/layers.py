@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-ROWS_MAX = 1000
+ROWS_MAX = 400
 """More groups than this are summed up in a last one: an answer fits a frame."""
 PIECE = 1 << 18
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blk|blocks|block)\.(\d{1,6})\.")

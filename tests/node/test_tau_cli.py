@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,3 +153,31 @@ def test_a_damaged_block_is_named_and_ends_with_code_7(run: Run, tmp_path: Path)
     assert code == 7
     assert "mlp.up_proj.weight" in out
     assert "1 faults" in out
+
+
+def zeros(folder: Path, first: bytes) -> Path:
+    """A model of 400 MB that takes no room on the disk: zeros but for its first bytes."""
+    folder.mkdir()
+    rows = {f"t{at:03}": {"dtype": "F32", "shape": [1 << 20], "data_offsets": [at << 22, (at + 1) << 22]}
+            for at in range(100)}
+    head = json.dumps(rows).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head + first)
+        file.truncate(8 + len(head) + (100 << 22))
+    return folder
+
+
+def test_ctrl_c_ends_it_with_one_word_and_leaves_nothing(tmp_path: Path) -> None:
+    base, tuned = zeros(tmp_path / "base", b""), zeros(tmp_path / "tuned", b"\0\0\x80\x3f")
+    (tmp_path / "out").mkdir()
+    command = [sys.executable, "-m", "hinet_node", "tau", "make", str(tuned), "--base", str(base), "--out",
+               str(tmp_path / "out" / "f.tau")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HINET_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not list((tmp_path / "out").glob(".f.tau.*/.f.tau.part")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+    assert not list((tmp_path / "out").iterdir())

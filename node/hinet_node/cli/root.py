@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader (`| head`) has left: say nothing, and keep the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # trio puts Ctrl-C into a group
         from hinet_node.cli import failures
 
         return failures.report(error)

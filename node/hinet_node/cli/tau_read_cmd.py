@@ -64,7 +64,7 @@ def _described(found: Mapping[str, Any]) -> list[str]:
     codecs = ", ".join(f"{codec} in {count} tensors" for codec, count in found["codecs"].items())
     rows = [["base", found["base"]],
             ["kept", f"{found['kept']:,} of {found['entries']:,} entries ({found['density']:.3%}), "
-                     f"chosen by {_text(found['selection'])}"],
+                     f"{_chosen(found['selection'])}"],
             ["values", output.clean(codecs)],
             ["size", f"{output.size_text(found['bytes'])}: {found['bytes_per_parameter']:.4f} bytes per parameter, "
                      f"{found['bytes_per_kept']:.3f} per kept entry"],
@@ -72,6 +72,13 @@ def _described(found: Mapping[str, Any]) -> list[str]:
             ["passport", _text(found["passport"]) if found["passport"] else "empty"],
             ["signature", output.clean(tau_signing.signed_text(dict(found)))]]
     return [*output.table(rows), "", *layer_table(found["layers"], "displacement", "density", "kept")]
+
+
+def _chosen(selection: Mapping[str, Any]) -> str:
+    if selection["kind"] == "chunk":
+        return f"the {selection.get('keep')} largest of every {selection.get('chunk')}"
+    texts = {"threshold": "the largest of all", "all": "all there are", "given": "chosen by whoever made it"}
+    return texts.get(str(selection["kind"]), "chosen in a way that is not known here")
 
 
 def layer_table(layers: Sequence[Mapping[str, Any]], bar: str, *others: str) -> list[str]:

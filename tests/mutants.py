@@ -21,13 +21,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from mutation import bulk_mutants, node_mutants, protocol_mutants, root_mutants, vault_mutants
+from mutation import bulk_mutants, model_mutants, node_mutants, protocol_mutants, root_mutants, vault_mutants
 from mutation.mutant import Mutant, applied
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("protocol", "tiers", "node", "simnet", "tests", "pyproject.toml", "SPEC.md")
 MUTANTS: list[Mutant] = [*protocol_mutants.MUTANTS, *node_mutants.MUTANTS, *root_mutants.MUTANTS,
-                         *bulk_mutants.MUTANTS, *vault_mutants.MUTANTS]
+                         *bulk_mutants.MUTANTS, *vault_mutants.MUTANTS, *model_mutants.MUTANTS]
 WALL_S_MAX = 600.0
 LIBRARIES = ("pytest", "hypothesis", "hypothesis.internal.conjecture.engine", "nacl.signing", "nacl.public", "blake3",
              "msgpack", "cryptography.hazmat.primitives.kdf.hkdf", "spake2", "trio", "zstandard", "mnemonic", "numpy")

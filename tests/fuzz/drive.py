@@ -40,9 +40,9 @@ class Hang(BaseException):
 
 def all_targets() -> dict[str, Target]:
     """Every target by its name. Imports the parsers."""
-    from fuzz import file_targets, node_targets, vault_targets, wire_targets
+    from fuzz import file_targets, model_targets, node_targets, vault_targets, wire_targets
 
-    modules = (wire_targets, file_targets, vault_targets, node_targets)
+    modules = (wire_targets, file_targets, vault_targets, node_targets, model_targets)
     return {one.name: one for module in modules for one in module.targets()}
 
 

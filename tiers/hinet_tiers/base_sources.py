@@ -204,8 +204,8 @@ def shards_of(folder: Path) -> list[Path]:
         raise BaseRefused(f"{index.name} has no weight_map: the folder is damaged.")
     shards = sorted({str(shard) for shard in weights.values()})
     for shard in shards:
-        if Path(shard).name != shard:
-            raise BaseRefused(f"{index.name} points outside its folder: {shard!r}.")
+        if Path(shard).name != shard or len(shard.encode("utf-8", "replace")) > 255:
+            raise BaseRefused(f"{index.name} points outside its folder, or to no file: {shard[:80]!r}.")
         if not (folder / shard).is_file():
             raise BaseIncomplete(f"{folder} lacks the shard {shard} that {index.name} names.")
     held = safetensors_file.names(folder / shard for shard in shards)

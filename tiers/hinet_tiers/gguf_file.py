@@ -171,7 +171,8 @@ class GgufFile:
             return raw.view("<f2").astype(np.float32).reshape(tensor.shape)
         rows = raw.reshape(math.prod(tensor.shape[:-1]), -1)
         try:
-            values = dequantize(rows, kind)
+            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused by whoever reads it
+                values = dequantize(rows, kind)
         except NotImplementedError as error:
             raise BaseForeign(f"{self.path.name}, tensor {name}: {kind.name} can't be dequantised here.") from error
         return np.asarray(values, np.float32).reshape(tensor.shape)

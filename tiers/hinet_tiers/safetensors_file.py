@@ -71,8 +71,8 @@ def read_header(path: Path) -> dict[str, Entry]:
 
 def _entry(path: Path, name: str, row: Any, data_start: int, size: int) -> Entry:
     where = f"{path.name}, tensor {name}"
-    if not isinstance(row, dict) or row.get("dtype") not in ITEM_BYTES:
-        dtype = row.get("dtype") if isinstance(row, dict) else None
+    dtype = row.get("dtype") if isinstance(row, dict) else None
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise BaseRefused(f"{where}: dtype {dtype!r} is not known.")
     shape, offsets = row.get("shape"), row.get("data_offsets")
     if not _counts(shape) or len(shape) > DIMENSIONS_MAX:

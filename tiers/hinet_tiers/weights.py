@@ -243,6 +243,10 @@ def _open_gguf(path: Path) -> Weights:
         if len(names) != len(file.tensors):
             raise BaseRefused(f"{path.name} holds one tensor under two names: the file is damaged.")
         heads = _llama_heads(path, settings) if is_llama else None
+        for own, tensor in file.tensors.items():
+            count = gguf_names.heads_of(own, *heads) if heads else None
+            if count is not None and tensor.shape[0] % (2 * count):
+                raise BaseRefused(f"{path.name}: tensor {own} has {tensor.shape[0]} rows for {count} heads.")
 
         def read(name: str) -> Values:
             values = file.read(names[name])

@@ -198,7 +198,9 @@ def shards_of(folder: Path) -> list[Path]:
             raise BaseForeign(
                 f"{pickles[0].name} is a pickle, which is never opened here; convert it to safetensors."
             )
-        raise BaseIncomplete(f"{folder} holds no model.safetensors (nor an index of shards).")
+        others = sorted(path.name for path in folder.glob("*.safetensors"))
+        hint = f" It holds {others[0]}: give that file itself, if it is the model." if others else ""
+        raise BaseIncomplete(f"{folder} holds no model.safetensors (nor an index of shards).{hint}")
     weights = read_json(folder, index.name).get("weight_map")
     if not isinstance(weights, dict) or not weights:
         raise BaseRefused(f"{index.name} has no weight_map: the folder is damaged.")

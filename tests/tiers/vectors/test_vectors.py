@@ -104,13 +104,15 @@ def test_the_same_models_give_the_same_bytes(pair: tuple[Path, Path], tmp_path: 
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_tied_head_is_not_written_whoever_stored_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [{"tie_word_embeddings": True}, {}])
+def test_a_tied_head_is_not_written_whoever_stored_it(tmp_path: Path, config: dict[str, bool]) -> None:
     base, tuned = base_tensors(), tuned_tensors()
-    one = model(tmp_path / "base", base | {HEAD: base[EMBEDDING]}, tie_word_embeddings=True)
+    one = model(tmp_path / "base", base | {HEAD: base[EMBEDDING]}, **config)
     two = model(tmp_path / "tuned", tuned, tie_word_embeddings=True)
     do("tau.make", tuned=two, base=one, out=tmp_path / "f.tau", density=1.0)
     do("tau.apply", tau=tmp_path / "f.tau", base=one, out=tmp_path / "back")
     assert set(safetensors_file.read_header(tmp_path / "back" / "model.safetensors")) == set(base)
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["tie_word_embeddings"] is True
     assert np.array_equal(written(tmp_path / "back")[EMBEDDING], tuned[EMBEDDING])
 
 

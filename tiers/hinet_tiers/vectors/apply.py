@@ -115,7 +115,7 @@ def copy_companions(base: Weights, into: Path, dtype: str) -> list[str]:
         found = [path for path in sorted(base.path.iterdir()) if _is_companion(path)][:COMPANIONS_MAX]
         for path in found:
             shutil.copyfile(path, into / path.name)
-    elif base.path.suffix == ".gguf":
+    elif _is_gguf(base.path):
         try:
             source = base_sources.open_source(base.path)
         except TierError as error:
@@ -128,8 +128,13 @@ def copy_companions(base: Weights, into: Path, dtype: str) -> list[str]:
             source.close()
     if not (into / "config.json").is_file():
         return ["no settings and tokenizer: the base is a file of tensors only"]
-    _set_dtype(into / "config.json", dtype)
+    _set_settings(into / "config.json", dtype, base.tied)
     return []
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def _is_companion(path: Path) -> bool:
@@ -139,8 +144,13 @@ def _is_companion(path: Path) -> bool:
     return named and path.stat().st_size <= COMPANION_BYTES_MAX
 
 
-def _set_dtype(path: Path, dtype: str) -> None:
+def _set_settings(path: Path, dtype: str, tied: bool) -> None:
+    """The dtype that was written; and that the head is tied, where the base's settings leave that to be guessed: a
+    loader that guesses otherwise would draw a random head in place of the one that is not written."""
     config = json.loads(path.read_bytes())
+    text = config.get("text_config")
+    if tied and "tie_word_embeddings" not in config and not (isinstance(text, dict) and "tie_word_embeddings" in text):
+        config["tie_word_embeddings"] = True
     for key in ("dtype", "torch_dtype"):
         if key in config:
             config[key] = "bfloat16" if dtype == "bf16" else "float32"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,8 @@ Doubles = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]
 
 Part = Callable[[int, int], tuple[Positions, Values | Doubles]]
-"""`part(first, end)`: what is left of one input between two entries: positions counted from `first`, and values before
-the input's weight. It is called for consecutive blocks."""
+"""`part(first, end)`: what is left of one input between two entries: positions counted from `first` in
+any order, none twice, and values before the input's weight. It is called for consecutive blocks."""
 
 BLOCK = 1 << 15
 """Entries worked on at a time: a quarter of a MiB in float64."""
@@ -38,10 +37,20 @@ def spans(entries: int, step: int = BLOCK) -> Iterator[tuple[int, int]]:
         yield first, min(first + step, entries)
 
 
-def part(tensor: SparseTensor, first: int, end: int) -> tuple[Positions, Values]:
-    """The kept entries from `first` to `end`: positions counted from `first`, and values (a view)."""
-    low, high = np.searchsorted(tensor.positions, (first, end))
-    return tensor.positions[low:high] - first, tensor.values[low:high]
+class Slices:
+    """The kept entries of a tensor, block by block: `part(first, end)` for the blocks of `spans(entries, step)`."""
+
+    def __init__(self, tensor: SparseTensor, step: int = BLOCK) -> None:
+        self._positions, self._values, self._step = tensor.positions, tensor.values, step
+        edges = np.arange(0, size(tensor.shape) + step, step)
+        self._bounds: list[int] = np.searchsorted(tensor.positions, edges).tolist()
+
+    def part(self, first: int, end: int) -> tuple[Positions, Values]:
+        """Positions counted from `first`, and values (a view)."""
+        at = first // self._step
+        assert first == at * self._step, "blocks are those of `spans`"
+        low, high = self._bounds[at], self._bounds[at + 1]
+        return self._positions[low:high] - first, self._values[low:high]
 
 
 def nonzero(tensor: SparseTensor | None) -> SparseTensor | None:
@@ -55,7 +64,7 @@ def weighted_sum(
     inputs: Sequence[SparseTensor | None], weights: Sequence[float], entries: int, scale: float = 1.0
 ) -> Values:
     """scale · Σ weight · delta, in float64, as a fresh flat float32 array of `entries`."""
-    parts = [None if tensor is None else partial(part, tensor) for tensor in inputs]
+    parts = [None if tensor is None else Slices(tensor).part for tensor in inputs]
     return sum_parts(parts, weights, entries, scale)
 
 

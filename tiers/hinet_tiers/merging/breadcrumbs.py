@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hinet_tiers.merging import blocks, ranks
 from hinet_tiers.merging.blocks import Part, Positions
 from hinet_tiers.merging.method import Method, Run, Setting, Step, Values, scale
@@ -13,11 +15,14 @@ from hinet_tiers.sparsify import SparseTensor
 def between(tensor: SparseTensor, length: int, outliers: int, keep: int) -> Part:
     """The entries of a row that rank behind the `outliers` largest, and no more than `keep` of them."""
 
+    slices = blocks.Slices(tensor, ranks.row_block(length))
+
     def part(first: int, end: int) -> tuple[Positions, Values]:
-        at, values = blocks.part(tensor, first, end)
-        place = ranks.from_top(at, values, length)
-        stays = (place > outliers) & (place <= outliers + keep)
-        return at[stays], values[stays]
+        at, values = slices.part(first, end)
+        ranked = ranks.Ranked(at, values, length, end - first)
+        stays = np.flatnonzero((ranked.from_top > outliers) & (ranked.from_top <= outliers + keep))
+        index = ranked.index(stays)
+        return at[index], values[index]
 
     return part
 

@@ -17,10 +17,11 @@ DENSITY = Setting("density", 0.2, 1e-6, 1.0, "1 - p: the chance that an entry st
 
 def dropped(tensor: SparseTensor, stream: Draws, density: float) -> Part:
     """What stays of a tensor, divided by `density`."""
+    slices = blocks.Slices(tensor)
 
     def part(first: int, end: int) -> tuple[Positions, Doubles]:
-        at, values = blocks.part(tensor, first, end)
-        stays = draws.below(stream.take(len(values)), density)
+        at, values = slices.part(first, end)
+        stays = np.flatnonzero(draws.below(stream.take(len(values)), density))
         return at[stays], values[stays] / np.float64(density)
 
     return part

@@ -15,17 +15,25 @@ from hinet_tiers.merging.method import Method, Run, Setting, Step, scale
 from hinet_tiers.sparsify import SparseTensor
 
 
-def kept(tensor: SparseTensor, stream: Draws, length: int, density: float, half: float) -> Part:
-    """What stays of a tensor, each entry divided by its own chance: density - half for the smallest of a row (ranked
-    among all its entries, zeros too) up to density + half for the largest."""
+def chances(length: int, density: float, half: float) -> Doubles:
+    """The chance that an entry stays, by its rank from the top (index 1 for the largest of a row, `length` for the
+    smallest): density + half down to density - half, in even steps."""
+    steps = np.arange(-1, length) / max(1, length - 1)
+    return density + (half - 2 * half * steps if length > 1 else 0 * steps)
+
+
+def kept(tensor: SparseTensor, stream: Draws, length: int, chance: Doubles) -> Part:
+    """What stays of a tensor, each entry divided by its own chance. An entry's rank is among all entries of its row,
+    zeros too; the stream's numbers go to the entries of a row from the smallest up."""
+    slices = blocks.Slices(tensor, ranks.row_block(length))
+    limits = np.rint(chance * draws.RANGE)
 
     def part(first: int, end: int) -> tuple[Positions, Doubles]:
-        at, values = blocks.part(tensor, first, end)
-        chance = np.full(len(values), density)
-        if length > 1:
-            chance += half - 2 * half * (ranks.from_top(at, values, length) - 1) / (length - 1)
-        stays = stream.take(len(values)) < np.rint(chance * draws.RANGE)
-        return at[stays], values[stays] / chance[stays]
+        at, values = slices.part(first, end)
+        ranked = ranks.Ranked(at, values, length, end - first)
+        stays = np.flatnonzero(stream.take(len(values)) < limits[ranked.from_top])
+        index = ranked.index(stays)
+        return at[index], values[index] / chance[ranked.from_top[stays]]
 
     return part
 
@@ -42,7 +50,8 @@ def start(run: Run) -> Step:
     def begin() -> Parts:
         def parts(name: str, inputs: Sequence[SparseTensor | None]) -> list[Part | None]:
             length = ranks.row_length(run.shapes[name])
-            return [None if tensor is None else kept(tensor, stream, length, density, half)
+            chance = chances(length, density, half)
+            return [None if tensor is None else kept(tensor, stream, length, chance)
                     for tensor, stream in zip(inputs, draws.streams(run, name), strict=True)]
 
         return parts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from hinet_tiers.merging import election, trim
 from hinet_tiers.merging.blocks import Part
@@ -20,7 +19,7 @@ def start(run: Run) -> Step:
         trims = [trim.Trim(threshold) for threshold in found]
 
         def parts(name: str, inputs: Sequence[SparseTensor | None]) -> list[Part | None]:
-            return [None if tensor is None else partial(one.part, tensor)
+            return [None if tensor is None else one.of(tensor)
                     for one, tensor in zip(trims, inputs, strict=True)]
 
         return parts

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from hinet_tiers.merging import blocks
-from hinet_tiers.merging.blocks import Positions, Values
+from hinet_tiers.merging.blocks import Part, Positions, Values
 from hinet_tiers.merging.method import Run
 from hinet_tiers.sparsify import SparseTensor
 
@@ -36,18 +37,21 @@ class Trim:
     def __init__(self, threshold: Threshold) -> None:
         self._bits, self._ties = np.uint32(threshold.bits), threshold.ties
 
-    def part(self, tensor: SparseTensor, first: int, end: int) -> tuple[Positions, Values]:
-        """What stays of a tensor between two entries. Blocks must come in order."""
-        at, values = blocks.part(tensor, first, end)
-        if not self._bits:
-            return at, values
+    def of(self, tensor: SparseTensor) -> Part:
+        """What stays of a tensor; its blocks must be asked for in order, each once."""
+        slices = blocks.Slices(tensor)
+        return partial(self._part, slices) if self._bits else slices.part
+
+    def _part(self, slices: blocks.Slices, first: int, end: int) -> tuple[Positions, Values]:
+        at, values = slices.part(first, end)
         bits = np.abs(values).view(np.uint32)
         stays = bits > self._bits
         if self._ties:
             equal = np.flatnonzero(bits == self._bits)[: self._ties]
             stays[equal] = True
             self._ties -= len(equal)
-        return at[stays], values[stays]
+        chosen = np.flatnonzero(stays)
+        return at[chosen], values[chosen]
 
 
 def thresholds(run: Run, density: float) -> list[Threshold]:

@@ -18,8 +18,12 @@ Values = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]
 
-BLOCK = 1 << 16
-"""Entries worked on at a time: some hundred KiB in float64."""
+Part = Callable[[int, int], tuple[Positions, Values | Doubles]]
+"""`part(first, end)`: what is left of one input between two entries: positions counted from `first` in
+any order, none twice, and values before the input's weight. It is called for consecutive blocks."""
+
+BLOCK = 1 << 15
+"""Entries worked on at a time: a quarter of a MiB in float64."""
 
 
 def size(shape: Sequence[int]) -> int:
@@ -33,32 +37,50 @@ def spans(entries: int, step: int = BLOCK) -> Iterator[tuple[int, int]]:
         yield first, min(first + step, entries)
 
 
-def part(tensor: SparseTensor, first: int, end: int) -> tuple[Positions, Values]:
-    """The kept entries from `first` to `end`: positions counted from `first`, and values (a view)."""
-    low, high = np.searchsorted(tensor.positions, (first, end))
-    return tensor.positions[low:high] - first, tensor.values[low:high]
+class Slices:
+    """The kept entries of a tensor, block by block: `part(first, end)` for the blocks of `spans(entries, step)`."""
+
+    def __init__(self, tensor: SparseTensor, step: int = BLOCK) -> None:
+        self._positions, self._values, self._step = tensor.positions, tensor.values, step
+        edges = np.arange(0, size(tensor.shape) + step, step)
+        self._bounds: list[int] = np.searchsorted(tensor.positions, edges).tolist()
+
+    def part(self, first: int, end: int) -> tuple[Positions, Values]:
+        """Positions counted from `first`, and values (a view)."""
+        at = first // self._step
+        assert first == at * self._step, "blocks are those of `spans`"
+        low, high = self._bounds[at], self._bounds[at + 1]
+        return self._positions[low:high] - first, self._values[low:high]
+
+
+def nonzero(tensor: SparseTensor | None) -> SparseTensor | None:
+    """A tensor without kept entries that are zero; the same one where there are none."""
+    if tensor is None or (mask := tensor.values != 0).all():
+        return tensor
+    return SparseTensor(tensor.name, tensor.shape, tensor.positions[mask], tensor.values[mask])
 
 
 def weighted_sum(
     inputs: Sequence[SparseTensor | None], weights: Sequence[float], entries: int, scale: float = 1.0
 ) -> Values:
     """scale · Σ weight · delta, in float64, as a fresh flat float32 array of `entries`."""
+    parts = [None if tensor is None else Slices(tensor).part for tensor in inputs]
+    return sum_parts(parts, weights, entries, scale)
+
+
+def sum_parts(
+    parts: Sequence[Part | None], weights: Sequence[float], entries: int, scale: float = 1.0, step: int = BLOCK
+) -> Values:
+    """The same of what `part(first, end)` leaves of each input; it is called for consecutive blocks of `step`."""
     out = np.empty(entries, np.float32)
-    total = np.empty(min(BLOCK, entries))
-    for first, end in spans(entries):
+    total = np.empty(min(step, entries))
+    for first, end in spans(entries, step):
         block = total[: end - first]
         block.fill(0.0)
-        for tensor, weight in zip(inputs, weights, strict=True):
-            if tensor is not None:
-                at, values = part(tensor, first, end)
-                block[at] += values * np.float64(weight * scale)
+        for one, weight in zip(parts, weights, strict=True):
+            if one is not None:
+                at, values = one(first, end)
+                block[at] += values * np.float64(weight)
+        block *= scale
         out[first:end] = block
-    return out
-
-
-def by_blocks(entries: int, work: Callable[[int, int], Doubles], step: int = BLOCK) -> Values:
-    """A flat float32 array whose blocks `work(first, end)` gives in float64."""
-    out = np.empty(entries, np.float32)
-    for first, end in spans(entries, step):
-        out[first:end] = work(first, end)
     return out

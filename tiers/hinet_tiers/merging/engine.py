@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hinet_tiers.backend import Progress, no_progress
 from hinet_tiers.errors import BaseMismatch, MergeRefused, MergeSetting, MergeTooFar
@@ -36,6 +37,31 @@ BOUND_SHARE_MIN = 0.5
 def default_bound(parameters: int) -> float:
     """The displacement above which a merge is refused: 50 for a billion parameters and more, never below 25."""
     return BOUND * min(1.0, max(BOUND_SHARE_MIN, math.sqrt(parameters / BOUND_PARAMETERS)))
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One tensor of the result: entries at `positions` (None: all of them, in order) and float32 `values`."""
+
+    name: str
+    shape: tuple[int, ...]
+    positions: npt.NDArray[np.int64] | None
+    values: Values
+
+    def sparse(self) -> SparseTensor:
+        """The entries as a sparse tensor: without zeros, where a method gave all entries."""
+        if self.positions is not None:
+            return SparseTensor(self.name, self.shape, self.positions, self.values)
+        positions = np.flatnonzero(self.values != 0)
+        every = len(positions) == len(self.values)
+        return SparseTensor(self.name, self.shape, positions, self.values if every else self.values[positions])
+
+    def add_to(self, base: Values) -> None:
+        """base += delta, in place; `base` is flat."""
+        if self.positions is None:
+            base += self.values
+        else:
+            base[self.positions] += self.values
 
 
 @dataclass
@@ -64,9 +90,8 @@ class Merge:
         """The L2 norm of the merged delta, as far as it was made."""
         return math.sqrt(self.square)
 
-    def tensors(self) -> Iterator[SparseTensor]:
-        """The merged delta, tensor by tensor in name order; entries that are zero are left out (but one input alone
-        comes back entry for entry).
+    def stream(self) -> Iterator[Merged]:
+        """The merged delta, tensor by tensor in name order; one input alone comes back entry for entry.
 
         Raises MergeRefused for a value that is not finite, MergeTooFar above the bound: a writer throws away what it
         has then.
@@ -88,25 +113,28 @@ class Merge:
             yield merged
         self.run.progress(len(self.run.shapes), len(self.run.shapes), "merged")
 
-    def _alone(self, tensor: SparseTensor | None) -> SparseTensor:
+    def tensors(self) -> Iterator[SparseTensor]:
+        """`stream` as sparse tensors without entries that are zero."""
+        for merged in self.stream():
+            yield merged.sparse()
+
+    def _alone(self, tensor: SparseTensor | None) -> Merged:
         assert tensor is not None, "the only input lists every tensor of the union"
-        weight = self.run.weights[0]
-        if weight == 1.0:
-            return tensor
-        with np.errstate(over="ignore"):
-            values = (tensor.values * np.float64(weight)).astype(np.float32)
-        return SparseTensor(tensor.name, tensor.shape, tensor.positions, values)
+        weight, values = self.run.weights[0], tensor.values
+        if weight != 1.0:
+            with np.errstate(over="ignore"):
+                values = (values * np.float64(weight)).astype(np.float32)
+        return Merged(tensor.name, tensor.shape, tensor.positions, values)
 
     def _stepped(
         self, step: Step, name: str, shape: tuple[int, ...], inputs: Sequence[SparseTensor | None]
-    ) -> SparseTensor:
-        with np.errstate(over="ignore"):
+    ) -> Merged:
+        with np.errstate(over="ignore", invalid="ignore"):
             merged = step(name, inputs)
         assert merged.dtype == np.float32, f"{self.method.name} gave {merged.dtype}"
         merged = merged.reshape(-1)
         assert len(merged) == blocks.size(shape), f"{self.method.name} gave {len(merged)} entries of {name}"
-        positions = np.flatnonzero(merged)
-        return SparseTensor(name, shape, positions, merged if len(positions) == len(merged) else merged[positions])
+        return Merged(name, shape, None, merged)
 
     def _measure_inputs(self, name: str, inputs: Sequence[SparseTensor | None]) -> None:
         for at, (delta, tensor) in enumerate(zip(self.run.deltas, inputs, strict=True)):

@@ -20,7 +20,7 @@ from hinet_tiers.errors import MergeRefused, MergeSetting
 from hinet_tiers.sparsify import SparseTensor
 
 if TYPE_CHECKING:
-    from hinet_tiers.merging.engine import Merge
+    from hinet_tiers.merging.engine import Merge, Merged
 
 WEIGHTS = "model.safetensors"
 NOT_COPIED = (".safetensors", ".safetensors.index.json", ".gguf", ".bin", ".tau")
@@ -43,12 +43,12 @@ def write(
     with ExitStack() as stack:
         tau = None if out is None else stack.enter_context(TauOut(out, merge, codec))
         folder = None if model is None else stack.enter_context(ModelOut(model, merge, base_path))
-        for tensor in merge.tensors():
-            if tau is not None:
-                tau.add(tensor)
+        for merged in merge.stream():
             if folder is not None:
-                folder.add(tensor)
-            del tensor
+                folder.add(merged)
+            if tau is not None:
+                tau.add(merged.sparse())
+            del merged
         written: dict[str, Any] = {}
         if tau is not None:
             written["tau"] = tau.finish()
@@ -122,20 +122,17 @@ class ModelOut:
         self._writer = self._stack.enter_context(safetensors_file.Writer(self._part / WEIGHTS, table))
         return self
 
-    def add(self, tensor: SparseTensor) -> None:
+    def add(self, merged: Merged) -> None:
         """The next tensor that the merge changes; those before it are the base's own."""
         for name in self._left:
             values = self._base.read(name).reshape(-1)
-            if name == tensor.name:
+            if name == merged.name:
                 values = values if values.flags.writeable else values.copy()
-                if len(tensor.values) == len(values):
-                    values += tensor.values
-                else:
-                    values[tensor.positions] += tensor.values
+                merged.add_to(values)
             self._writer.add(name, values.data.cast("B"))
-            if name == tensor.name:
+            if name == merged.name:
                 return
-        raise AssertionError(f"{tensor.name} is no tensor of the base, or out of order")
+        raise AssertionError(f"{merged.name} is no tensor of the base, or out of order")
 
     def finish(self) -> dict[str, Any]:
         """Write the rest and put the folder in its place."""

@@ -9,6 +9,12 @@ from hinet_tiers.merging.method import Method
 
 METHODS: dict[str, str] = {
     "task-arithmetic": "hinet_tiers.merging.task_arithmetic:METHOD",
+    "ties": "hinet_tiers.merging.ties:METHOD",
+    "dare": "hinet_tiers.merging.dare:METHOD",
+    "dare-ties": "hinet_tiers.merging.dare_ties:METHOD",
+    "della": "hinet_tiers.merging.della:METHOD",
+    "breadcrumbs": "hinet_tiers.merging.breadcrumbs:METHOD",
+    "tall-masks": "hinet_tiers.merging.tall_masks:METHOD",
 }
 """A method's name → where it is. Its page is `docs/merging/<name>.md`."""
 

@@ -125,3 +125,17 @@ class MergeSetting(TierError):
 
     code = "E_MERGE_SETTING"
     exit_code = 2
+
+
+class ComposeRefused(TierError):
+    """Specialists, probes or notes that composing can't work with."""
+
+    code = "E_COMPOSE_REFUSED"
+    exit_code = 2
+
+
+class RoutesRefused(TierError):
+    """Routes that belong to another embedding model or base, or lack a specialist."""
+
+    code = "E_ROUTES_REFUSED"
+    exit_code = 7

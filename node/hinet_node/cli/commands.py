@@ -54,6 +54,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("ask", "hinet_node.cli.ask_cmd:ask", "Ask the personal model a question", LEARNING),
     Command("base", "hinet_node.cli.base_cmd:app", "Show or import the base model", LEARNING),
     Command("tau", "hinet_node.cli.tau_cmd:app", "Task vectors: what a tuned model changed, as a small file", LEARNING),
+    Command("compose", "hinet_node.cli.compose_cmd:app", "Combine task vectors of several tuned models", LEARNING),
     Command("doctor", "hinet_node.cli.doctor_cmd:doctor", "Check this machine, and say how to mend what is wrong",
             MACHINE),
     Command("down", "hinet_node.cli.up_cmd:down", "Stop the agent", MACHINE),

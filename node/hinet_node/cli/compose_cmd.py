@@ -1,0 +1,13 @@
+"""`hinet-node compose …`: combine what several task vectors know. No agent and no home is needed."""
+
+from __future__ import annotations
+
+from hinet_node.cli import compose_methods_cmd, root
+
+app = root.group("Combine task vectors: merge them, by a method of your choice.")
+compose_methods_cmd.add_to(app)
+
+
+@app.callback()
+def compose() -> None:
+    """Combine task vectors: merge them, by a method of your choice."""  # keeps this a group with one command

@@ -35,7 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "tau.apply": ("hinet_tiers.vectors.apply", "apply_verb"),
     "tau.diff": ("hinet_tiers.vectors.diff", "diff_verb"),
     "tau.verify": ("hinet_tiers.vectors.verify", "verify_verb"),
-    "merge.methods": ("hinet_tiers.merging.verbs", "methods_verb"),
+    "compose.methods": ("hinet_tiers.merging.verbs", "methods_verb"),
 }
 
 NEEDS: dict[str, tuple[str, ...]] = {

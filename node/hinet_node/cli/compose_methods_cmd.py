@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 def methods(name: Annotated[str, typer.Argument(metavar="METHOD", help="One method, with what each setting is.",
                                                 show_default=False)] = "") -> None:
     """List the merge methods: what each needs, and its settings with their defaults."""
-    found = worker_call.call("merge.methods", {"name": name or None})
+    found = worker_call.call("compose.methods", {"name": name or None})
     output.emit("hinet.compose-methods/1", found, lambda: _one(found["methods"][0]) if name else _all(found["methods"]))
 
 

@@ -11,7 +11,7 @@ from hinet_tiers.merging.method import Method
 
 
 def methods_verb(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """The verb `compose.methods {name?}`: every method, or the one of that name. Raises MergeSetting for an unknown one."""
+    """The verb `compose.methods {name?}`: every method, or the one of that name. Raises MergeSetting."""
     name = args.get("name")
     return {"methods": [described(registry.find(one)) for one in ([name] if name else registry.METHODS)]}
 

@@ -30,6 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "serve.adapter": ("hinet_tiers.pocket.serving", "adapter"),
     "serve.answer": ("hinet_tiers.pocket.serving", "answer"),
     "serve.score": ("hinet_tiers.pocket.serving", "score"),
+    "experiment.e1": ("hinet_tiers.experiments.e1", "e1"),
     "tau.make": ("hinet_tiers.vectors.make", "make_verb"),
     "tau.info": ("hinet_tiers.vectors.info", "info_verb"),
     "tau.apply": ("hinet_tiers.vectors.apply", "apply_verb"),
@@ -43,6 +44,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "train.full": ("torch", "transformers"),
     "train.distill": ("torch", "transformers", "peft"),
     "evaluate": ("torch", "transformers"),
+    "experiment.e1": ("torch", "transformers", "gguf"),
     "adapter.to_gguf": ("torch", "gguf"),
     "serve.load": ("llama_cpp",),
 }

@@ -55,6 +55,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("base", "hinet_node.cli.base_cmd:app", "Show or import the base model", LEARNING),
     Command("tau", "hinet_node.cli.tau_cmd:app", "Task vectors: what a tuned model changed, as a small file", LEARNING),
     Command("compose", "hinet_node.cli.compose_cmd:app", "Combine task vectors of several tuned models", LEARNING),
+    Command("experiment", "hinet_node.cli.experiment_cmd:app", "Run an experiment that ships with this program",
+            LEARNING),
     Command("doctor", "hinet_node.cli.doctor_cmd:doctor", "Check this machine, and say how to mend what is wrong",
             MACHINE),
     Command("down", "hinet_node.cli.up_cmd:down", "Stop the agent", MACHINE),

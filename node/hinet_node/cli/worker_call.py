@@ -12,8 +12,10 @@ from typing import Any
 from hinet_node.cli import output
 
 
-def call(verb: str, args: Mapping[str, Any], label: str | None = None, *, in_bytes: bool = False) -> dict[str, Any]:
-    """Run a verb in a fresh worker. `label` shows a progress bar at a terminal, `in_bytes` says what its steps are.
+def call(verb: str, args: Mapping[str, Any], label: str | None = None, *, in_bytes: bool = False,
+         heard: Callable[[Mapping[str, Any]], None] | None = None) -> dict[str, Any]:
+    """Run a verb in a fresh worker. `label` shows a progress bar at a terminal, `in_bytes` says what its steps are;
+    `heard` is told every report besides.
 
     Errors: `WorkerFailed` with the code and exit code of the verb's own error; `WorkerDied` when the process ended
     instead of answering.
@@ -23,7 +25,13 @@ def call(verb: str, args: Mapping[str, Any], label: str | None = None, *, in_byt
     if label is None:
         return trio.run(_call, verb, args, None)
     with output.progress(label, in_bytes=in_bytes) as show:
-        return trio.run(_call, verb, args, show)
+
+        def both(report: Mapping[str, Any]) -> None:
+            if heard is not None:
+                heard(report)
+            show(report)
+
+        return trio.run(_call, verb, args, both)
 
 
 async def _call(verb: str, args: Mapping[str, Any], show: Callable[[Mapping[str, Any]], None] | None) -> dict[str, Any]:

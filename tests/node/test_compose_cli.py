@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import pytest
 
 from hinet_node.cli import root
 from hinet_tiers.merging import registry
+from hinet_tiers.vectors.make import make
+from hinet_tiers.weights import open_weights
+
+from .test_tau_cli import model
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -55,3 +60,67 @@ def test_one_method_is_described_and_an_unknown_one_refused(run: Run) -> None:
     code, _, err = run("compose methods soup")
     assert code == 2
     assert "there are: task-arithmetic" in err
+
+
+@pytest.fixture
+def pair(run: Run, tmp_path: Path) -> Run:
+    """Two task vectors of one base, `one.tau` and `two.tau`, that base, and one of another base."""
+    for seed in (0, 1, 2, 3):
+        model(tmp_path / f"m{seed}", seed)
+    for name, base, tuned in (("one", 0, 1), ("two", 0, 2), ("other", 3, 2)):
+        with open_weights(tmp_path / f"m{tuned}") as after, open_weights(tmp_path / f"m{base}") as before:
+            make(after, before, tmp_path / f"{name}.tau", density=1, codec="bf16")
+    return run
+
+
+def test_a_merge_is_written_as_a_task_vector_and_as_a_model(pair: Run, tmp_path: Path) -> None:
+    data = found(pair("--json compose merge one.tau two.tau --weights 1,-0.5 --set scale=1 --base m0 --out m.tau "
+                      "--model whole"))
+    assert data["schema"] == "hinet.compose-merge/1"
+    assert [row["weight"] for row in data["inputs"]] == [1, -0.5]
+    assert data["written"]["tau"]["path"] == str(tmp_path / "m.tau")
+    assert data["household"] == "no key"
+    assert found(pair("--json tau apply m.tau --base m0 --out again"))["digest"] == found(
+        pair("--json base digest whole"))["digest"]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_one_input_alone_comes_back_with_the_same_values(pair: Run) -> None:
+    for method in registry.METHODS:
+        if registry.find(method).needs & {"adapters", "base", "data"}:
+            continue
+        assert pair(f"compose merge one.tau --method {method} --out m.tau --force --seed 3")[0] == 0
+        data = found(pair("--json tau diff one.tau m.tau"))
+        assert (data["cosine"], data["sign_conflict"]) == (1, 0), method
+        assert found(pair("--json tau apply m.tau --base m0 --out a --dtype float32"))["digest"] == found(
+            pair("--json tau apply one.tau --base m0 --out b --dtype float32"))["digest"], method
+        shutil.rmtree("a")
+        shutil.rmtree("b")
+
+
+@pytest.mark.parametrize(("line", "code", "words"), [
+    ("one.tau two.tau", 2, "where the merge goes"),
+    ("one.tau other.tau --out m.tau", 7, "only task vectors of one base"),
+    ("one.tau none.tau --out m.tau", 2, "no file none.tau"),
+    ("one.tau two.tau --out m.tau --method soup", 2, "no merge method 'soup'"),
+    ("one.tau two.tau --out m.tau --weights 1", 2, "are not 2 numbers"),
+    ("one.tau two.tau --out m.tau --weights 1,nan", 2, "are not 2 numbers"),
+    ("one.tau two.tau --out m.tau --weights 0,0", 2, "nothing is left"),
+    ("one.tau two.tau --out m.tau --set density", 2, "not understood"),
+    ("one.tau two.tau --out m.tau --set scale=1 --set scale=2", 2, "twice"),
+    ("one.tau two.tau --out m.tau --set density=0.1", 2, "has no setting density"),
+    ("one.tau two.tau --out m.tau --codec zip", 2, "no codec 'zip'"),
+    ("one.tau two.tau --out m.tau --seed -1", 2, "--seed is -1"),
+    ("one.tau two.tau --out m.tau --bound 0.001", 7, "above the bound of 0.001"),
+    ("one.tau one.tau --out m.tau --weights 1,-1", 7, "zero everywhere"),
+    ("one.tau two.tau --model whole", 2, "--base PATH"),
+    ("one.tau two.tau --out one.tau", 6, "is there already"),
+    ("m0 two.tau --out m.tau --base m0", 7, "without adapter_config.json"),
+])
+def test_what_does_not_fit_is_refused_by_name_and_leaves_nothing(
+        pair: Run, tmp_path: Path, line: str, code: int, words: str) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+    result = pair(f"compose merge {line}")
+    assert words in " ".join(result[2].split()), result
+    assert result[0] == code, result
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -37,6 +37,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "tau.diff": ("hinet_tiers.vectors.diff", "diff_verb"),
     "tau.verify": ("hinet_tiers.vectors.verify", "verify_verb"),
     "compose.methods": ("hinet_tiers.merging.verbs", "methods_verb"),
+    "compose.merge": ("hinet_tiers.merging.verbs", "merge_verb"),
 }
 
 NEEDS: dict[str, tuple[str, ...]] = {

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from hinet_node.cli import compose_methods_cmd, root
+from hinet_node.cli import compose_merge_cmd, compose_methods_cmd, root
 
 app = root.group("Combine task vectors: merge them, by a method of your choice.")
+compose_merge_cmd.add_to(app)
 compose_methods_cmd.add_to(app)
-
-
-@app.callback()
-def compose() -> None:
-    """Combine task vectors: merge them, by a method of your choice."""  # keeps this a group with one command

@@ -124,3 +124,37 @@ def test_what_does_not_fit_is_refused_by_name_and_leaves_nothing(
     assert words in " ".join(result[2].split()), result
     assert result[0] == code, result
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_plan_without_probes_compares_weights_and_says_what_to_measure(pair: Run) -> None:
+    data = found(pair("--json compose plan one.tau two.tau"))
+    assert (data["schema"], data["choice"], data["separable"]) == ("hinet.compose-plan/1", "route", None)
+    (row,) = data["pairs"]
+    assert 0.5 < row["cosine"] < 1
+    assert "contradict" not in row
+    code, out, _ = pair("compose plan one.tau two.tau")
+    assert code == 0
+    assert "--probe one.tau=questions.txt" in out
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(("line", "code", "words"), [
+    ("one.tau", 2, "2 to 64 task vectors"),
+    ("one.tau one.tau", 2, "different names"),
+    ("one.tau other.tau", 7, "task vectors of one base"),
+    ("one.tau none.tau", 2, "no file none.tau"),
+    ("one.tau two.tau --probe one.tau", 2, "not understood"),
+    ("one.tau two.tau --probe one.tau=q.txt --probe one.tau=q.txt", 2, "twice"),
+    ("one.tau two.tau --probe one.tau=q.txt --base m0", 2, "two.tau has no probes"),
+    ("one.tau two.tau --probe x.tau=q.txt --base m0", 2, "none of one.tau, two.tau"),
+    ("one.tau two.tau --probe one.tau=q.txt --probe two.tau=empty.txt --base m0", 2, "holds 0 questions"),
+    ("one.tau two.tau --probe one.tau=q.txt --probe two.tau=bad.json --base m0", 2, "no file of questions"),
+    ("one.tau two.tau --probe one.tau=q.txt --probe two.tau=q.txt --base m0", 2, "base"),
+])
+def test_a_plan_that_can_not_be_made_says_why(pair: Run, tmp_path: Path, line: str, code: int, words: str) -> None:
+    (tmp_path / "q.txt").write_text("Who?\n\nWhere?\n")
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "bad.json").write_text("{")
+    result = pair(f"compose plan {line}")
+    assert words in " ".join(result[2].split()), result
+    assert result[0] == code, result

@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "tau.verify": ("hinet_tiers.vectors.verify", "verify_verb"),
     "compose.methods": ("hinet_tiers.merging.verbs", "methods_verb"),
     "compose.merge": ("hinet_tiers.merging.verbs", "merge_verb"),
+    "compose.plan": ("hinet_tiers.composing.plan", "plan_verb"),
 }
 
 NEEDS: dict[str, tuple[str, ...]] = {

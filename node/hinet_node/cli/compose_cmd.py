@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hinet_node.cli import compose_merge_cmd, compose_methods_cmd, root
+from hinet_node.cli import compose_merge_cmd, compose_methods_cmd, compose_plan_cmd, root
 
-app = root.group("Combine task vectors: merge them, by a method of your choice.")
+app = root.group("Combine task vectors: plan how, merge them.")
 compose_merge_cmd.add_to(app)
 compose_methods_cmd.add_to(app)
+compose_plan_cmd.add_to(app)

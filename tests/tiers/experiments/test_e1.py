@@ -121,6 +121,8 @@ def test_a_routed_question_is_answered_by_whom_it_goes_to_and_by_the_base_where_
     found = compose.routed([("a",), ("b",), ()], answers, rows(3, 3, 3))
     assert found.argmax(1).tolist() == [0, 1, 3]
     assert compose.routing_accuracy([("a", "b"), ("b",), ()], ["a", "b", "b"]) == pytest.approx(2 / 3)
+    split = compose.routing_split([("a",), ("a", "b"), ("b", "a"), ()], ["a"] * 4)
+    assert split == {"right_alone": 0.25, "right_and_another": 0.25, "others": 0.25, "base": 0.25}
 
 
 def test_opt_out_measures_its_own_domain_against_the_base_and_the_others_against_before() -> None:

@@ -41,7 +41,7 @@ def gather(run: Run) -> dict[str, Any]:
     scores["ceiling"] = _ceiling(scores, run.domains)
     scores["committee, mean"] = grade.by_domain(compose.mean(specialists), run.asked)
     scores["committee, majority"] = grade.by_domain(compose.majority(specialists), run.asked)
-    routing, opt_out = _routes(run, scores)
+    routing, split, opt_out = _routes(run, scores)
     names, left_out = run.merge_names()
     merges = [e1.AVERAGE]
     scores[e1.AVERAGE] = _merge(run, "task-arithmetic", e1.AVERAGE, 1 / len(run.domains), left_out)
@@ -58,7 +58,8 @@ def gather(run: Run) -> dict[str, Any]:
         "model": run.base.name, "base": run.base.digest, "domains": run.domains,
         "threads": run.threads, "machine": e1.machine(), "training": training, "merges": merges, "left_out": left_out,
         "scores": {name: {key: row[key] for key in (*run.domains, "macro")} for name, row in scores.items()},
-        "routing": routing, "opt_out": opt_out, "fold": fold, "cases": cases, "caveats": list(CAVEATS),
+        "routing": routing, "routing_split": split, "opt_out": opt_out, "fold": fold, "cases": cases,
+        "caveats": list(CAVEATS),
         "signals": {name: conflict_cases.verdict(cases, name) for name in SIGNALS},
         "cpu_s": run.stages.cpu_s, "wall_s": run.stages.wall_s, "this_time_s": time.perf_counter() - began,
     }  # fmt: skip
@@ -86,7 +87,9 @@ def _merge(run: Run, method: str, name: str, weight: float, left_out: dict[str, 
     return made
 
 
-def _routes(run: Run, scores: dict[str, dict[str, float]]) -> tuple[float, dict[str, dict[str, float]]]:
+def _routes(
+    run: Run, scores: dict[str, dict[str, float]]
+) -> tuple[float, dict[str, float], dict[str, dict[str, float]]]:
     """Route every question by the mean hidden state of its stem, then again with each specialist taken out."""
 
     def do(progress: Progress) -> dict[str, Any]:
@@ -114,7 +117,8 @@ def _routes(run: Run, scores: dict[str, dict[str, float]]) -> tuple[float, dict[
     for gone in run.domains:
         scores[f"route without {gone}"] = told[gone]
     opt_out = {gone: compose.opt_out(told[""], told[gone], scores["base"], gone) for gone in run.domains}
-    return compose.routing_accuracy(picks(found[""]), owners), opt_out
+    first = picks(found[""])
+    return compose.routing_accuracy(first, owners), compose.routing_split(first, owners), opt_out
 
 
 def trained_stems(registry: Registry) -> list[str]:

@@ -240,6 +240,12 @@ def test_the_smallest_size_runs_from_end_to_end_and_goes_on_from_what_is_there(t
     assert found["scores"]["route"]["macro"] > 0.8
     assert found["fold"]["same"] == 1.0
     assert found["fold"]["largest_difference"] == 0.0
+    moved = {
+        name: json.loads((tmp_path / "run" / "stages" / f"merge-{name}.json").read_bytes())["result"]["displacement"]
+        for name in ("sum", "average", "task-arithmetic")
+    }
+    assert moved["sum"] / moved["average"] == pytest.approx(3, rel=1e-4), "an average has no scale of its own"
+    assert moved["task-arithmetic"] / moved["sum"] == pytest.approx(0.4, rel=1e-4)
     text = (tmp_path / "run" / "report.md").read_text()
     assert "| task-arithmetic |" in text
     kept = json.loads((tmp_path / "run" / "report.json").read_bytes())

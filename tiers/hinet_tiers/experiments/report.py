@@ -104,7 +104,8 @@ def _routing(result: Mapping[str, Any]) -> list[str]:
     return [
         f"Routing: {split['right_alone']:.1%} of the questions to the right specialist alone, "
         f"{split['right_and_another']:.1%} to it first and to another, {split['others']:.1%} to others, "
-        f"{split['base']:.1%} to the base. Taken out, from the base and the others' largest move: "
+        f"{split['base']:.1%} to the base; {split['nearest']:.1%} have the right one as the nearest. "
+        "Taken out, from the base and the others' largest move: "
         + "; ".join(f"{name} {_points(row['own_from_base'])}, {row['others_moved'] / POINT:.1f} points"
                     for name, row in result["opt_out"].items()) + ".", "",
     ]  # fmt: skip

@@ -121,6 +121,8 @@ def test_a_routed_question_is_answered_by_whom_it_goes_to_and_by_the_base_where_
     found = compose.routed([("a",), ("b",), ()], answers, rows(3, 3, 3))
     assert found.argmax(1).tolist() == [0, 1, 3]
     assert compose.routing_accuracy([("a", "b"), ("b",), ()], ["a", "b", "b"]) == pytest.approx(2 / 3)
+    split = compose.routing_split([("a",), ("a", "b"), ("b", "a"), ()], ["a"] * 4)
+    assert split == {"right_alone": 0.25, "right_and_another": 0.25, "others": 0.25, "base": 0.25}
 
 
 def test_opt_out_measures_its_own_domain_against_the_base_and_the_others_against_before() -> None:
@@ -238,6 +240,12 @@ def test_the_smallest_size_runs_from_end_to_end_and_goes_on_from_what_is_there(t
     assert found["scores"]["route"]["macro"] > 0.8
     assert found["fold"]["same"] == 1.0
     assert found["fold"]["largest_difference"] == 0.0
+    moved = {
+        name: json.loads((tmp_path / "run" / "stages" / f"merge-{name}.json").read_bytes())["result"]["displacement"]
+        for name in ("sum", "average", "task-arithmetic")
+    }
+    assert moved["sum"] / moved["average"] == pytest.approx(3, rel=1e-4), "an average has no scale of its own"
+    assert moved["task-arithmetic"] / moved["sum"] == pytest.approx(0.4, rel=1e-4)
     text = (tmp_path / "run" / "report.md").read_text()
     assert "| task-arithmetic |" in text
     kept = json.loads((tmp_path / "run" / "report.json").read_bytes())

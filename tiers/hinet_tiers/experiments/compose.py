@@ -8,9 +8,6 @@ import numpy as np
 
 from hinet_tiers.experiments.grade import Shares
 
-BASE = ()
-"""A question that no specialist is near: the base answers."""
-
 
 def mean(answers: Sequence[Shares]) -> Shares:
     """The committee's mean: letters by the average probability."""
@@ -36,6 +33,15 @@ def routed(picks: Sequence[tuple[str, ...]], answers: Mapping[str, Shares], base
 def routing_accuracy(picks: Sequence[tuple[str, ...]], owners: Sequence[str]) -> float:
     """The share of questions whose first choice is the specialist that they belong to."""
     return sum(names[:1] == (owner,) for names, owner in zip(picks, owners, strict=True)) / len(owners)
+
+
+def routing_split(picks: Sequence[tuple[str, ...]], owners: Sequence[str]) -> dict[str, float]:
+    """Where questions went, as shares: to the right one alone, to it and another, to others alone, to the base."""
+    kinds = {"right_alone": 0, "right_and_another": 0, "others": 0, "base": 0}
+    for names, owner in zip(picks, owners, strict=True):
+        kind = "base" if not names else "others" if names[0] != owner else "right_and_another"
+        kinds["right_alone" if names == (owner,) else kind] += 1
+    return {kind: count / len(owners) for kind, count in kinds.items()}
 
 
 def opt_out(

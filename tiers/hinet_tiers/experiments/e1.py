@@ -53,12 +53,13 @@ class Size:
 
 SIZES = {
     "full": Size("full", 10, 1, 18, 3e-4, 320, ("independent", "conflicting", "complementary")),
-    "quick": Size("quick", 4, 1, 15, 3e-4, 240, ("independent", "conflicting"), ("task-arithmetic", "ties")),
+    "quick": Size("quick", 3, 1, 14, 3e-4, 240, ("independent", "conflicting"), ("task-arithmetic", "ties")),
     "tiny": Size("tiny", 1, 1, 12, 3e-4, 160, (), ("task-arithmetic",)),
 }
 """`tiny` shows that the parts work together, and nothing else."""
 CASE_METHODS = ("task-arithmetic", "ties")
-AVERAGE = "average"
+AVERAGE, SUM = "average", "sum"
+"""Plain averaging (all specialists, always) and plain adding; methods have scales of their own."""
 BOUND = 1000.0
 """Displacement: merges above the engine's own bound are graded as well, and the report says which these are."""
 NOT_MERGED = {"tall-masks": "serves each input through a mask of its own; its merged delta is the sum"}
@@ -101,7 +102,7 @@ class Run:
             for name, one in {**self.registries, **self.extra}.items()
         }
         weights |= {f"grade-{name}": every for name in ("base", *self.registries)}
-        weights |= {f"merge-{name}": every + merge for name in (*self.merge_names()[0], AVERAGE)}
+        weights |= {f"merge-{name}": every + merge for name in (*self.merge_names()[0], AVERAGE, SUM)}
         return (
             weights
             | {"route": 8, "fold": every + 10}
@@ -182,12 +183,12 @@ class Run:
         self.shares[name] = np.load(self._shares_path(name))
         return found
 
-    def merge(self, method: str, weights: Sequence[float], name: str) -> dict[str, Any]:
-        """Merge the three specialists and grade what comes of it. A refusal is a result too."""
+    def merge(self, method: str, name: str, weight: float, settings: Mapping[str, float]) -> dict[str, Any]:
+        """Merge the three specialists, each with `weight`, and grade what comes of it. A refusal is a result too."""
 
         def do(progress: Progress) -> dict[str, Any]:
             try:
-                moved = self.become_merge(method, self.domains, weights)
+                moved = self.become_merge(method, self.domains, weight, settings)
             except MergeRefused as error:
                 return {"refused": str(error)}
             return self._graded(name, self.asked, progress) | {"displacement": moved}
@@ -195,7 +196,9 @@ class Run:
         found: dict[str, Any] = self.stages.run(f"merge-{name}", do, _said_scores)
         return found
 
-    def become_merge(self, method: str, names: Sequence[str], weights: Sequence[float]) -> float:
+    def become_merge(
+        self, method: str, names: Sequence[str], weight: float = 1.0, settings: Mapping[str, float] | None = None
+    ) -> float:
         """The model in memory becomes the base plus a merge; returns how far that lies from it."""
         from contextlib import ExitStack
 
@@ -212,7 +215,10 @@ class Run:
             deltas = [open_delta(self.tau(name)) for name in names]
             for delta in deltas:
                 stack.callback(delta.close)
-            merge = engine.prepare(method, deltas, weights=weights, seed=self.seed, base=base, bound=BOUND)
+            weights = [weight] * len(deltas)
+            merge = engine.prepare(
+                method, deltas, weights=weights, settings=settings, seed=self.seed, base=base, bound=BOUND
+            )
             for merged in merge.stream():
                 merged.add_to(layers[merged.name].detach().view(-1).numpy())
         return merge.displacement

@@ -19,6 +19,8 @@ from hinet_tiers.merging import engine
 if TYPE_CHECKING:
     from hinet_tiers.experiments.e1 import Run
 
+NEAREST = "nearest"
+"""Always the nearest specialist, never the base: what routing would be without telling that none is near."""
 SIGNALS = ("cosine", "sign_conflict", "agree", "both_sure", "contradict")
 CAVEATS = (
     "One seed is one draw. The four questions about a fact share its wording, so a domain's score rests on as many "
@@ -41,12 +43,15 @@ def gather(run: Run) -> dict[str, Any]:
     scores["ceiling"] = _ceiling(scores, run.domains)
     scores["committee, mean"] = grade.by_domain(compose.mean(specialists), run.asked)
     scores["committee, majority"] = grade.by_domain(compose.majority(specialists), run.asked)
-    routing, opt_out = _routes(run, scores)
+    routing, split, opt_out = _routes(run, scores)
     names, left_out = run.merge_names()
-    merges = [e1.AVERAGE]
-    scores[e1.AVERAGE] = _merge(run, "task-arithmetic", e1.AVERAGE, 1 / len(run.domains), left_out)
-    for name in names:
-        made = _merge(run, name, name, 1.0, left_out)
+    plain = {e1.AVERAGE: 1 / len(run.domains), e1.SUM: 1.0}
+    merges = []
+    for name in (*plain, *names):
+        if name in plain:
+            made = _merge(run, "task-arithmetic", name, left_out, plain[name], {"scale": 1.0})
+        else:
+            made = _merge(run, name, name, left_out)
         if made:
             scores[name] = made
             merges.append(name)
@@ -58,7 +63,8 @@ def gather(run: Run) -> dict[str, Any]:
         "model": run.base.name, "base": run.base.digest, "domains": run.domains,
         "threads": run.threads, "machine": e1.machine(), "training": training, "merges": merges, "left_out": left_out,
         "scores": {name: {key: row[key] for key in (*run.domains, "macro")} for name, row in scores.items()},
-        "routing": routing, "opt_out": opt_out, "fold": fold, "cases": cases, "caveats": list(CAVEATS),
+        "routing": routing, "routing_split": split, "opt_out": opt_out, "fold": fold, "cases": cases,
+        "caveats": list(CAVEATS),
         "signals": {name: conflict_cases.verdict(cases, name) for name in SIGNALS},
         "cpu_s": run.stages.cpu_s, "wall_s": run.stages.wall_s, "this_time_s": time.perf_counter() - began,
     }  # fmt: skip
@@ -71,22 +77,31 @@ def _ceiling(scores: Mapping[str, Mapping[str, float]], domains: list[str]) -> d
     return own | {"macro": sum(own.values()) / len(own)}
 
 
-def _merge(run: Run, method: str, name: str, weight: float, left_out: dict[str, str]) -> dict[str, float]:
+def _merge(
+    run: Run,
+    method: str,
+    name: str,
+    left_out: dict[str, str],
+    weight: float = 1.0,
+    settings: Mapping[str, float] | None = None,
+) -> dict[str, float]:
     """The scores of a merge; empty, and told in `left_out`, where it was refused."""
-    made = run.merge(method, [weight] * len(run.domains), name)
+    made = run.merge(method, name, weight, settings or {})
     if "refused" in made:
         left_out[name] = f"refused: {made['refused']}"
         return {}
     bound = engine.default_bound(run.base.parameters)
     if made["displacement"] > bound:
         left_out[name] = (
-            f"not left out, but {made['displacement']:.1f} from the base, above the bound of {bound:.0f}: "
+            f"graded, but {made['displacement']:.1f} from the base, above the bound of {bound:.0f}: "
             "`compose merge` refuses it unless --bound is raised"
         )
     return made
 
 
-def _routes(run: Run, scores: dict[str, dict[str, float]]) -> tuple[float, dict[str, dict[str, float]]]:
+def _routes(
+    run: Run, scores: dict[str, dict[str, float]]
+) -> tuple[float, dict[str, float], dict[str, dict[str, float]]]:
     """Route every question by the mean hidden state of its stem, then again with each specialist taken out."""
 
     def do(progress: Progress) -> dict[str, Any]:
@@ -97,8 +112,10 @@ def _routes(run: Run, scores: dict[str, dict[str, float]]) -> tuple[float, dict[
         stems = list(dict.fromkeys(question.stem for question in run.asked))
         seen = dict(zip(stems, embedder.embed(stems), strict=True))
         variants = {"": routes, **{gone: routes.without(gone) for gone in run.domains}}
-        return {gone: {stem: list(route.choose(one, route.scores(one, seen[stem])).names) for stem in stems}
-                for gone, one in variants.items()}  # fmt: skip
+        scored = {gone: {stem: route.scores(one, seen[stem]) for stem in stems} for gone, one in variants.items()}
+        picked = {gone: {stem: list(route.choose(one, scored[gone][stem]).names) for stem in stems}
+                  for gone, one in variants.items()}  # fmt: skip
+        return picked | {NEAREST: {stem: [max(row, key=row.__getitem__)] for stem, row in scored[""].items()}}
 
     owners = [question.domain for question in run.asked]
 
@@ -110,11 +127,13 @@ def _routes(run: Run, scores: dict[str, dict[str, float]]) -> tuple[float, dict[
     answers = {domain: run.shares[domain] for domain in run.domains}
     told = {gone: grade.by_domain(compose.routed(picks(table), answers, run.shares["base"]), run.asked)
             for gone, table in found.items()}  # fmt: skip
-    scores["route"] = told[""]
+    scores["route"], scores[NEAREST] = told[""], told[NEAREST]
     for gone in run.domains:
         scores[f"route without {gone}"] = told[gone]
     opt_out = {gone: compose.opt_out(told[""], told[gone], scores["base"], gone) for gone in run.domains}
-    return compose.routing_accuracy(picks(found[""]), owners), opt_out
+    first = picks(found[""])
+    split = compose.routing_split(first, owners) | {NEAREST: compose.routing_accuracy(picks(found[NEAREST]), owners)}
+    return compose.routing_accuracy(first, owners), split, opt_out
 
 
 def trained_stems(registry: Registry) -> list[str]:
@@ -169,7 +188,7 @@ def _cases(run: Run) -> dict[str, dict[str, Any]]:
         case: run.stages.run(
             f"case-{case}", lambda progress, case=case: do(case, progress),
             lambda row: f"cosine {row['cosine']:.3f}, contradict {row['contradict']:.3f}, "
-                        f"the sum keeps {row['task-arithmetic kept']:.2f}",
+                        f"merged keeps {row['task-arithmetic kept']:.2f}",
         )
         for case in pairs
     }  # fmt: skip
@@ -195,7 +214,7 @@ def _pair(run: Run, first: str, second: str, sides: list[list[Question]], progre
     row |= conflict_cases.answer_signals(shares[first], shares[second])
     row |= {"own first": own[0], "own second": own[1]}
     for method in CASE_METHODS:
-        run.become_merge(method, [first, second], [1.0, 1.0])
+        run.become_merge(method, [first, second])
         merged = asked(method)
         scores = [grade.accuracy(merged[:cut], right[0]), grade.accuracy(merged[cut:], right[1])]
         kept = conflict_cases.retained(scores, own)

@@ -84,7 +84,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
         "", "## Accuracy by domain", "", f"| | {' | '.join(domains)} | macro |", "|---|" + "---|" * (len(domains) + 1),
         *(f"| {name} | {' | '.join(f'{row[domain]:.3f}' for domain in domains)} | {row['macro']:.3f} |"
           for name, row in result["scores"].items()),
-        "", *_left_out(result), *_cases(result),
+        "", *_routing(result), *_left_out(result), *_cases(result),
         "## Training", "", "| | steps | CPU s | loss first | loss last | moves the base by |",
         "|---|---|---|---|---|---|",
         *(f"| {name} | {row['steps']} | {row['cpu_s']:.0f} | {row['loss_first']} | {row['loss_last']} | "
@@ -97,6 +97,18 @@ def as_markdown(result: Mapping[str, Any]) -> str:
 def _caveats(result: Mapping[str, Any]) -> list[str]:
     kept = [f"- {text}" for text in result["caveats"]]
     return [*kept, ""] if kept else []
+
+
+def _routing(result: Mapping[str, Any]) -> list[str]:
+    split = result["routing_split"]
+    return [
+        f"Routing: {split['right_alone']:.1%} of the questions to the right specialist alone, "
+        f"{split['right_and_another']:.1%} to it first and to another, {split['others']:.1%} to others, "
+        f"{split['base']:.1%} to the base; {split['nearest']:.1%} have the right one as the nearest. "
+        "Taken out, from the base and the others' largest move: "
+        + "; ".join(f"{name} {_points(row['own_from_base'])}, {row['others_moved'] / POINT:.1f} points"
+                    for name, row in result["opt_out"].items()) + ".", "",
+    ]  # fmt: skip
 
 
 def _left_out(result: Mapping[str, Any]) -> list[str]:

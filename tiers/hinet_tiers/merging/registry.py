@@ -14,6 +14,9 @@ METHODS: dict[str, str] = {
     "dare-ties": "hinet_tiers.merging.dare_ties:METHOD",
     "della": "hinet_tiers.merging.della:METHOD",
     "breadcrumbs": "hinet_tiers.merging.breadcrumbs:METHOD",
+    "tsv-m": "hinet_tiers.merging.tsv_m:METHOD",
+    "iso-c": "hinet_tiers.merging.iso_c:METHOD",
+    "localize-stitch": "hinet_tiers.merging.localize_stitch:METHOD",
     "tall-masks": "hinet_tiers.merging.tall_masks:METHOD",
 }
 """A method's name → where it is. Its page is `docs/merging/<name>.md`."""

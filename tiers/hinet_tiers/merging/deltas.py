@@ -115,8 +115,7 @@ def open_delta(path: Path, base: Weights | None = None) -> Delta:
 def _open_adapter(path: Path, base: Weights) -> Delta:
     from hinet_tiers.merging.adapters import PeftDelta
 
-    made: Delta = PeftDelta(path, base)
-    return made
+    return PeftDelta(path, base)
 
 
 def union(deltas: list[Delta], base: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,8 @@ METHODS: dict[str, str] = {
     "breadcrumbs": "hinet_tiers.merging.breadcrumbs:METHOD",
     "tsv-m": "hinet_tiers.merging.tsv_m:METHOD",
     "iso-c": "hinet_tiers.merging.iso_c:METHOD",
+    "knots": "hinet_tiers.merging.knots:METHOD",
+    "fedex": "hinet_tiers.merging.fedex:METHOD",
     "localize-stitch": "hinet_tiers.merging.localize_stitch:METHOD",
     "tall-masks": "hinet_tiers.merging.tall_masks:METHOD",
 }

@@ -170,13 +170,6 @@ def test_the_bounds_are_those_that_were_registered() -> None:
     }  # fmt: skip
 
 
-def test_answers_contradict_where_both_are_sure_and_differ() -> None:
-    sure = np.array([[0.9, 0.1, 0, 0], [0.9, 0.1, 0, 0], [0.5, 0.5, 0, 0]], np.float32)
-    other = np.array([[0.1, 0.9, 0, 0], [0.95, 0.05, 0, 0], [0.1, 0.9, 0, 0]], np.float32)
-    found = conflict_cases.answer_signals(sure, other)
-    assert (found["agree"], found["both_sure"], found["contradict"]) == pytest.approx((1 / 3, 2 / 3, 1 / 3))
-
-
 def test_a_signal_separates_only_when_the_conflicting_pair_lies_outside_the_others() -> None:
     cases = {"independent": {"x": 0.2}, "complementary": {"x": 0.4}}
 

@@ -1,46 +1,17 @@
-"""How far two specialists are from each other, in weights and in answers, and what merging them costs: three cases.
+"""What merging a pair of specialists costs, and whether a signal tells conflicting pairs from others. Pure.
 
 Independent: other entities and other attributes. Conflicting: the same questions with other answers, by a cipher.
-Complementary: the same entities, other attributes. Which signal tells them apart is what the experiment is for.
+Complementary: the same entities, other attributes. The signals themselves are `composing.conflict`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hinet_tiers.backend import Progress, no_progress
-from hinet_tiers.experiments.grade import Shares
-
-SURE = 0.8
-"""A model is sure of an answer from this probability on (of A to D)."""
 CHANCE = 0.25
-WEIGHTS = ("cosine", "sign_conflict", "overlap", "displacement_first", "displacement_second")
-
-
-def weight_signals(first: Path, second: Path, progress: Progress = no_progress) -> dict[str, float | None]:
-    """Cosine, sign conflict and overlap of two task vectors over all entries, and how far each moves the base."""
-    from hinet_tiers.vectors.diff import diff_taus
-
-    found = diff_taus(first, second, progress)
-    return {key: found[key] for key in WEIGHTS}
-
-
-def answer_signals(first: Shares, second: Shares) -> dict[str, float]:
-    """How two specialists answer the same questions (each other's probes).
-
-    `agree`: likeliest letters are the same. `both_sure`: both reach SURE. `contradict`: both do, with different
-    letters, as a share of all questions.
-    """
-    same = first.argmax(1) == second.argmax(1)
-    sure = (first.max(1) >= SURE) & (second.max(1) >= SURE)
-    return {
-        "agree": float(same.mean()), "both_sure": float(sure.mean()), "contradict": float((sure & ~same).mean()),
-        "sure_first": float(first.max(1).mean()), "sure_second": float(second.max(1).mean()),
-    }  # fmt: skip
 
 
 def retained(merged: Sequence[float], own: Sequence[float]) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hinet_tiers.backend import Progress
-from hinet_tiers.composing import route
+from hinet_tiers.composing import conflict, route
 from hinet_tiers.composing.embedding import HiddenState
 from hinet_tiers.experiments import compose, conflict_cases, grade, registries, report
 from hinet_tiers.experiments.registries import Question, Registry
@@ -204,14 +204,17 @@ def _pair(run: Run, first: str, second: str, sides: list[list[Question]], progre
     def asked(note: str) -> grade.Shares:
         return grade.option_shares(run.model, run.tokenizer, both, progress, note)
 
-    shares = {}
+    stems = list(dict.fromkeys(question.stem for question in both))
+    shares, answers = {}, {}
     for name in (first, second):
         run.become(name)
         shares[name] = asked(name)
+        answers[name] = conflict.answers(run.model, run.tokenizer, stems)
     own = [grade.accuracy(shares[first][:cut], right[0]), grade.accuracy(shares[second][cut:], right[1])]
     row: dict[str, Any] = {"pair": f"{first} and {second}", "own": own}
-    row |= conflict_cases.weight_signals(run.tau(first), run.tau(second))
-    row |= conflict_cases.answer_signals(shares[first], shares[second])
+    weights = conflict.weight_signals(run.tau(first), run.tau(second))
+    row |= {key: weights[key] for key in conflict.WEIGHTS}
+    row |= conflict.answer_signals(answers[first], answers[second])
     row |= {"own first": own[0], "own second": own[1]}
     for method in CASE_METHODS:
         run.become_merge(method, [first, second])

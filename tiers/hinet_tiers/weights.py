@@ -66,6 +66,7 @@ class Weights:
         buffers = set(self.left_out)
         kept = {name: row for name, row in tensors.items() if name not in buffers}
         self._read, self._close, self._known_digest = read, close, known_digest
+        self._found_digest: bytes | None = None
         _refuse_no_floats(self.label, kept)
         self.head_dropped: str | None = None
         """A head that the file holds though it is tied."""
@@ -120,10 +121,11 @@ class Weights:
 
     def digest(self, progress: Progress = no_progress) -> bytes:
         """The base digest (32 bytes, SPEC 7.1) of these tensors as float32; streams. Raises BaseRefused by name."""
-        if self._known_digest is not None:
-            progress(0, 1, "checking the base's file")
-            return self._known_digest()
-        return self.digests(progress)[0]
+        if self._found_digest is None:
+            if self._known_digest is not None:
+                progress(0, 1, "checking the base's file")
+            self._found_digest = self.digests(progress)[0] if self._known_digest is None else self._known_digest()
+        return self._found_digest
 
     def digests(self, progress: Progress = no_progress) -> tuple[bytes, bytes]:
         """The digest of the tensors as they are, and the one they have once installed as a base (rounded to bf16)."""

@@ -32,6 +32,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "rslora patterns": {"r": 4, "lora_alpha": 8, "rank_pattern": {"q_proj": 2}, "use_rslora": True},
     "embedding": {"r": 3, "lora_alpha": 8, "target_modules": ["embed_tokens", "q_proj"]},
     "whole head": {"r": 3, "lora_alpha": 8, "target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    "dora of an embedding": {"r": 3, "lora_alpha": 8, "target_modules": ["embed_tokens", "q_proj"], "use_dora": True},
+    "a rank above the matrix": {"r": 80, "lora_alpha": 5, "target_modules": ["k_proj"]},
+}  # fmt: skip
+BIASED: dict[str, dict[str, Any]] = {
+    "all biases": {"bias": "all"}, "biases of adapted layers": {"bias": "lora_only"},
+    "biases and DoRA": {"bias": "all", "use_dora": True}, "a bias of B": {"lora_bias": True, "use_rslora": True},
 }  # fmt: skip
 
 
@@ -82,6 +88,46 @@ def test_a_delta_is_what_peft_itself_merges(kind: str, folder: Path, base: Weigh
             np.testing.assert_array_equal(change, 0)
 
 
+@pytest.mark.parametrize("kind", BIASED)
+def test_biases_count(kind: str, tmp_path: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    small = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
+                        attention_bias=True, tie_word_embeddings=False)  # fmt: skip
+    model = LlamaForCausalLM(small)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(tmp_path / "m")
+    want = trained(tmp_path / "m", tmp_path / "a", r=3, lora_alpha=8, target_modules=["q_proj"], **BIASED[kind])
+    with open_weights(tmp_path / "m") as base:
+        delta = PeftDelta(tmp_path / "a", base)
+        assert "model.layers.0.self_attn.q_proj.bias" in delta.shapes
+        for name in base.shapes:
+            found = (
+                delta.dense(name).reshape(base.shapes[name]) if name in delta.shapes else np.zeros(base.shapes[name])
+            )
+            np.testing.assert_allclose(found, want[name] - base.read(name).astype(np.float64), rtol=2e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": ["embed_tokens"]},
+        {"target_modules": ["lm_head"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    ],
+)
+def test_a_change_of_one_of_two_tied_tensors_is_no_delta(settings: dict[str, Any], tmp_path: Path) -> None:
+    """PEFT's own merge changes the other one with it, so that the merged model answers otherwise than the adapter."""
+    write_folder(tmp_path / "m", shape(tied=True))
+    trained(tmp_path / "m", tmp_path / "a", r=3, **settings)
+    with open_weights(tmp_path / "m") as base, pytest.raises(AdapterRefused, match="they are tied"):
+        PeftDelta(tmp_path / "a", base)
+
+
 def test_one_adapter_at_weight_1_comes_back_to_the_last_bit(folder: Path, base: Weights, tmp_path: Path) -> None:
     trained(folder, tmp_path / "a", **KINDS["lora"])
     delta = open_delta(tmp_path / "a", base)
@@ -104,13 +150,24 @@ def test_fedex_is_the_exact_average_and_knots_needs_no_low_rank(folder: Path, ba
 
 
 def test_knots_is_its_formula(tmp_path: Path) -> None:
-    deltas = [made.tau(tmp_path / f"{seed}.tau", {"w": made.random((12, 9), seed), "n": made.random((5,), seed, 1.0)})
-              for seed in (1, 2, 3)]
+    deltas = [
+        made.tau(tmp_path / f"{seed}.tau", {"w": made.random((12, 9), seed), "n": made.random((5,), seed, 1.0)})
+        for seed in (1, 2, 3)
+    ]
     weights = [1.0, 0.5, -2.0]
-    found = {tensor.name: sparsify.densify(tensor) for tensor in engine.prepare(
-        "knots", deltas, weights=weights, settings={"density": 0.4, "scale": 0.5}).tensors()}
-    side = np.concatenate([weight * delta.dense("w").reshape(12, 9).astype(np.float64)
-                           for delta, weight in zip(deltas, weights, strict=True)], 1)
+    found = {
+        tensor.name: sparsify.densify(tensor)
+        for tensor in engine.prepare(
+            "knots", deltas, weights=weights, settings={"density": 0.4, "scale": 0.5}
+        ).tensors()
+    }
+    side = np.concatenate(
+        [
+            weight * delta.dense("w").reshape(12, 9).astype(np.float64)
+            for delta, weight in zip(deltas, weights, strict=True)
+        ],
+        1,
+    )
     u, s, vt = np.linalg.svd(side, full_matrices=False)
     parts = []
     for at in range(3):
@@ -140,19 +197,31 @@ def edited(**changes: Any) -> Callable[[dict[str, Any]], None]:
     return lambda settings: settings.update(changes)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    (edited(peft_type="IA3"), "kind 'IA3'"),
-    (edited(r=0), "r is 0"), (edited(r=True), "r is True"), (edited(r=5), "has rank 4, and the settings say 5"),
-    (edited(lora_alpha=float("nan")), "lora_alpha is nan"), (edited(lora_alpha="8"), "lora_alpha is '8'"),
-    (edited(use_dora=True), "belie"),
-    (edited(init_lora_weights="pissa_niter_4"), "moves the base's own weights"),
-    (edited(lora_bias=True), "lora_bias is set"), (edited(use_qalora=True), "use_qalora is set"),
-    (edited(something_new={"a": 1}), "something_new is set"),
-    (edited(rank_pattern={"(a+)+$": 4}), "only plain module names"), (edited(alpha_pattern=[1]), "no table"),
-    (edited(base_model_name_or_path="base:" + "c" * 64), "belongs to base cccccccccccc"),
-])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (edited(peft_type="IA3"), "kind 'IA3'"),
+        (edited(r=0), "r is 0"),
+        (edited(r=True), "r is True"),
+        (edited(r=5), "has rank 4, and the settings say 5"),
+        (edited(lora_alpha=float("nan")), "lora_alpha is nan"),
+        (edited(lora_alpha="8"), "lora_alpha is '8'"),
+        (edited(use_dora=True), "belie"),
+        (edited(init_lora_weights="pissa_niter_4"), "moves the base's own weights"),
+        (edited(lora_bias=True), "has no bias for its B"),
+        (edited(use_qalora=True), "use_qalora is set"),
+        (edited(something_new={"a": 1}), "something_new is set"),
+        (edited(bias="some"), "bias is 'some'"),
+        (edited(modules_to_save="norm"), "no list of names"),
+        (edited(modules_to_save=["norm"]), "names norm, which adapter_model.safetensors lacks"),
+        (edited(rank_pattern={"(a+)+$": 4}), "only plain module names"),
+        (edited(alpha_pattern=[1]), "no table"),
+        (edited(base_model_name_or_path="base:" + "c" * 64), "belongs to base cccccccccccc"),
+    ],
+)
 def test_settings_that_would_change_the_delta_are_refused_by_name(
-        folder: Path, base: Weights, tmp_path: Path, change: Callable[[dict[str, Any]], None], words: str) -> None:
+    folder: Path, base: Weights, tmp_path: Path, change: Callable[[dict[str, Any]], None], words: str
+) -> None:
     trained(folder, tmp_path / "a", **KINDS["lora"])
     path = tmp_path / "a" / "adapter_config.json"
     settings = json.loads(path.read_text())
@@ -180,15 +249,23 @@ def test_tensors_that_do_not_fit_are_refused_by_name(folder: Path, base: Weights
         with pytest.raises((AdapterRefused, BaseMismatch), match=words):
             PeftDelta(tmp_path / "a", base).dense(a.removeprefix("base_model.model.").replace(".lora_A", ""))
 
-    refused({key: value for key, value in whole.items() if key != b}, "only lora_A of a pair")
+    refused({key: value for key, value in whole.items() if key != b}, "has lora_A, and needs A and B")
     refused({**whole, "base_model.model.model.layers.9.q.lora_A.weight": whole[a]}, "which the base does not have")
     refused({**whole, "../x": whole[a]}, "which the base does not have")
     refused({**whole, a: whole[a][:, :-1].copy()}, "does not fit")
     refused({**whole, a: np.full_like(whole[a], np.nan)}, "not finite")
     refused({**whole, b: whole[b].astype(np.int32)}, "is not a plain float")
-    refused({**whole, "base_model.model.model.embed_tokens.base_layer.weight": base.read("lm_head.weight")},
-            "holds other values than the base's")
+    refused(
+        {**whole, "base_model.model.model.embed_tokens.base_layer.weight": base.read("lm_head.weight")},
+        "holds other values than the base's",
+    )
     refused({**whole, "base_model.model.model.embed_tokens.base_layer.weight": whole[a]}, "another vocabulary")
+    head = {"base_model.model.lm_head.weight": base.read("lm_head.weight")}
+    rewritten(tmp_path / "a", {**whole, **head})
+    assert "lm_head.weight" not in PeftDelta(tmp_path / "a", base).shapes
+    refused({**whole, **{key: value + 1 for key, value in head.items()}}, "holds other values than the base's")
+    refused({**whole, "base_model.model.model.norm.weight": base.read("model.norm.weight")}, "say nothing")
+    refused({**whole, f"{b.removesuffix('weight')}bias": whole[b][:, 0].copy()}, "which the base does not have")
     refused({}, "holds no tensors")
     (tmp_path / "a" / "adapter_model.safetensors").write_bytes(b"\xff" * 20)
     with pytest.raises(AdapterRefused, match="header"):

@@ -21,10 +21,10 @@ SETTINGS_BYTES_MAX = 1 << 20
 RANK_MAX = 1 << 16
 BASE_PREFIX = "base:"
 READ = {"r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "peft_type",
-        "base_model_name_or_path", "init_lora_weights"}  # fmt: skip
+        "base_model_name_or_path", "init_lora_weights", "bias", "lora_bias", "modules_to_save"}  # fmt: skip
 HARMLESS = {
     "task_type", "inference_mode", "auto_mapping", "revision", "peft_version", "target_modules", "exclude_modules",
-    "lora_dropout", "bias", "modules_to_save", "layers_to_transform", "layers_pattern", "megatron_core",
+    "lora_dropout", "layers_to_transform", "layers_pattern", "megatron_core",
     "loftq_config", "eva_config", "corda_config", "lora_ga_config", "runtime_config", "qalora_group_size",
     "ensure_weight_tying", "use_bdlora", "velora_config",
 }  # fmt: skip
@@ -45,6 +45,11 @@ class Settings:
     rank_stabilised: bool
     dora: bool
     transposed: bool
+    biased: bool
+    """Whether the B of every layer has a bias."""
+    trained_biases: bool
+    saved: tuple[str, ...]
+    """Ends of the names of modules that were saved whole."""
     base: str | None
 
     def scale_of(self, module: str, rank: int) -> float:
@@ -52,9 +57,19 @@ class Settings:
         alpha = _matched(self.alphas, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.rank_stabilised else rank)
 
+    def stores(self, tensor: str) -> bool:
+        """Whether the adapter holds this tensor whole, with values of its own."""
+        return (self.trained_biases and tensor.endswith(".bias")) or is_within(tensor, self.saved)
+
     def rank_of(self, module: str) -> int:
         """The rank that the settings give a module."""
         return int(_matched(self.ranks, module, self.rank))
+
+
+def is_within(tensor: str, modules: tuple[str, ...]) -> bool:
+    """Whether a tensor is of a module (or of one in it) whose name ends as one of these: PEFT's modules_to_save."""
+    parts = tensor.split(".")[:-1]
+    return any(".".join(parts[: end + 1]).endswith(modules) for end in range(len(parts)))
 
 
 def _matched(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
@@ -93,7 +108,8 @@ def read(folder: Path) -> Settings:
         ranks={key: int(value) for key, value in _pattern(where, "rank_pattern", given, RANK_MAX).items()},
         alphas=_pattern(where, "alpha_pattern", given, 1e9),
         rank_stabilised=bool(given.get("use_rslora")), dora=bool(given.get("use_dora")),
-        transposed=bool(given.get("fan_in_fan_out")),
+        transposed=bool(given.get("fan_in_fan_out")), biased=bool(given.get("lora_bias")),
+        trained_biases=_biases(where, given.get("bias")), saved=_saved(where, given.get("modules_to_save")),
         base=named.removeprefix(BASE_PREFIX) if named.startswith(BASE_PREFIX) else None,
     )  # fmt: skip
 
@@ -104,6 +120,19 @@ def _refuse_shifted(where: str, begun: Any) -> None:
             f"{where}: it began as {begun}, which moves the base's own weights, so it is no delta of that base. Save "
             "it with PEFT's path_initial_model_for_weight_conversion, which makes it one."
         )
+
+
+def _biases(where: str, value: Any) -> bool:
+    if value not in (None, "none", "all", "lora_only"):
+        raise AdapterRefused(f"{where}: bias is {value!r}; none, all and lora_only are known.")
+    return value in ("all", "lora_only")
+
+
+def _saved(where: str, value: Any) -> tuple[str, ...]:
+    names = value or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise AdapterRefused(f"{where}: modules_to_save is no list of names.")
+    return tuple(names)
 
 
 def _number(where: str, key: str, value: Any, most: float) -> float:

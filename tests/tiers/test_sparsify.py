@@ -1,4 +1,4 @@
-"""Which entries are kept, and task vectors on disk."""
+"""Task vectors on disk."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hinet_protocol.taskvectors import TauMalformed, TauRefused
 from hinet_tiers import base, sparsify
@@ -17,61 +15,6 @@ from hinet_tiers.sparsify import SparseTensor
 from . import tiny_models
 
 DIGEST = "ab" * 32
-
-
-def slow_chunked(values: np.ndarray, keep: int, chunk: int) -> list[int]:
-    """The definition, one chunk at a time."""
-    chosen = []
-    for start in range(0, len(values), chunk):
-        part = np.abs(values[start : start + chunk])
-        share = keep if len(part) == chunk else min(len(part), -(-keep * len(part) // chunk))
-        order = sorted(range(len(part)), key=lambda index: (-part[index], index))[:share]
-        chosen += [start + index for index in order if part[index] > 0]
-    return sorted(chosen)
-
-
-@given(
-    size=st.integers(1, 400), chunk=st.integers(1, 70), keep_share=st.floats(0.01, 1), levels=st.integers(1, 9),
-    seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
-@settings(max_examples=200, deadline=None)
-def test_chunked_selection_is_the_definition_with_ties_and_zeros(
-    size: int, chunk: int, keep_share: float, levels: int, seed: int
-) -> None:
-    keep = max(1, round(chunk * keep_share))
-    values = np.random.default_rng(seed).integers(-levels, levels + 1, size).astype(np.float32)
-    assert sparsify.select_chunked(values, keep, chunk).tolist() == slow_chunked(values, keep, chunk)
-
-
-def test_blocks_of_chunks_join_without_seams() -> None:
-    values = np.random.default_rng(0).standard_normal(4096 * (sparsify.BLOCK_CHUNKS + 3) + 1000).astype(np.float32)
-    assert sparsify.select_chunked(values).tolist() == slow_chunked(values, 64, 4096)
-
-
-@given(density=st.floats(0.001, 1), levels=st.sampled_from([1, 3, 1000]), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
-def test_a_global_threshold_keeps_the_largest_of_all_tensors(density: float, levels: int, seed: int) -> None:
-    source = np.random.default_rng(seed)
-    tensors = {name: source.integers(-levels, levels + 1, size).astype(np.float32) for name, size in
-               (("a", 100), ("b", 1), ("c", 257))}  # fmt: skip
-    kept = {name: (where, values) for name, where, values in
-            sparsify.select_threshold(sorted(tensors), lambda name: tensors[name], density)}  # fmt: skip
-    whole = np.concatenate([tensors[name] for name in sorted(tensors)])
-    wanted = max(1, round(density * len(whole)))
-    order = sorted(range(len(whole)), key=lambda index: (-abs(whole[index]), index))[:wanted]
-    order = sorted(index for index in order if whole[index] != 0)
-    starts = {"a": 0, "b": 100, "c": 101}
-    assert sorted(starts[name] + int(at) for name, (where, _) in kept.items() for at in where) == order
-    for name, (where, values) in kept.items():
-        assert np.array_equal(values, tensors[name][where])
-
-
-def test_values_that_are_not_finite_are_refused() -> None:
-    values = np.array([1.0, np.nan, 2.0], np.float32)
-    with pytest.raises(ValueError, match="not finite"):
-        sparsify.select_chunked(values, 1, 2)
-    with pytest.raises(ValueError, match="not finite"):
-        list(sparsify.select_threshold(["a"], lambda _: values, 0.5))
 
 
 def one(name: str = "model.norm.weight", size: int = 64) -> SparseTensor:

@@ -107,15 +107,15 @@ def read_float32(path: Path, name: str, entry: Entry) -> np.ndarray:
 
     with path.open("rb") as file:
         file.seek(entry.start)
-        raw = bytearray(entry.end - entry.start)
-        if file.readinto(raw) != len(raw):
+        raw = np.empty(entry.end - entry.start, np.uint8)
+        if file.readinto(raw.data) != len(raw):
             raise BaseTruncated(f"{path.name} became shorter while tensor {name} was read.")
     if entry.dtype == "BF16":
-        return widen_bf16(np.frombuffer(raw, "<u2")).reshape(entry.shape)
+        return widen_bf16(raw.view("<u2")).reshape(entry.shape)
     if entry.dtype not in FLOATS:
         raise BaseRefused(f"{path.name}, tensor {name}: dtype {entry.dtype} is not a plain float (a quantised model?).")
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite; who reads it refuses that by name
-        return np.frombuffer(raw, FLOATS[entry.dtype]).astype(np.float32, copy=False).reshape(entry.shape)
+        return raw.view(FLOATS[entry.dtype]).astype(np.float32, copy=False).reshape(entry.shape)
 
 
 def widen_bf16(bits: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Choosing which entries of a dense delta to keep, and `.tau` files on disk.
+"""`.tau` files on disk, and the tensors in them.
 
-Selection is exact and deterministic: larger magnitude first, then the lower index; an entry that is zero is never kept.
-The file format itself is `hinet_protocol.taskvectors`. Everything streams: one tensor is held at a time.
+The file format itself is `hinet_protocol.taskvectors`, the choice of entries `hinet_tiers.selection` (whose functions
+can be had from here too). Everything streams: one tensor is held at a time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,22 @@ import numpy.typing as npt
 
 from hinet_protocol import taskvectors
 from hinet_tiers.errors import BaseMismatch
+from hinet_tiers.selection import (
+    CHUNK,
+    KEEP,
+    PIECE,
+    Positions,
+    Values,
+    find_threshold,
+    select_chunked,
+    select_threshold,
+    select_top,
+)  # fmt: skip
 
-Positions = npt.NDArray[np.int64]
-Values = npt.NDArray[np.float32]
-
-CHUNK = 4096
-KEEP = 64
-BLOCK_CHUNKS = 256
-"""Chunks that are selected from at a time: bounds the scratch memory to a few MB."""
+__all__ = [
+    "CHUNK", "KEEP", "SparseTensor", "apply_tau", "check_base", "densify", "find_threshold", "gathered", "read_tau",
+    "read_tau_header", "select_chunked", "select_threshold", "select_top", "write_tau",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,93 +47,12 @@ class SparseTensor:
     values: Values
 
 
-def select_chunked(values: Values, keep: int = KEEP, chunk: int = CHUNK) -> Positions:
-    """Positions of the `keep` largest magnitudes in every `chunk` entries of a flat array; a shorter last chunk keeps
-    its share, rounded up. Raises ValueError for values that are not finite or a keep outside 1 to chunk."""
-    if not 1 <= keep <= chunk:
-        raise ValueError(f"keep {keep} of {chunk}")
-    magnitudes = _magnitudes(values)
-    whole = len(magnitudes) // chunk
-    parts: list[Positions] = []
-    for first in range(0, whole, BLOCK_CHUNKS):
-        rows = magnitudes[first * chunk : min(first + BLOCK_CHUNKS, whole) * chunk].reshape(-1, chunk)
-        parts.append(np.flatnonzero(_largest(rows, keep)) + first * chunk)
-    rest = magnitudes[whole * chunk :]
-    if len(rest):
-        share = min(len(rest), -(-keep * len(rest) // chunk))
-        parts.append(np.flatnonzero(_largest(rest[None], share)) + whole * chunk)
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def select_top(values: Values, count: int) -> Positions:
-    """Positions of the `count` largest magnitudes of a flat array."""
-    magnitudes = _magnitudes(values)
-    count = min(count, len(magnitudes))
-    return np.flatnonzero(_largest(magnitudes[None], count)) if count else np.zeros(0, np.int64)
-
-
-def select_threshold(
-    names: Sequence[str], read: Callable[[str], Values], density: float
-) -> Iterator[tuple[str, Positions, Values]]:
-    """The globally largest magnitudes over several tensors: yields (name, positions, values) in the order of `names`.
-
-    `read(name)` gives a flat float32 array and is called three times per tensor, so that one tensor is held at a time.
-    `density` is the kept share of all entries, above 0 and at most 1. Ties at the threshold go to the earlier entry.
-    """
-    if not 0 < density <= 1:
-        raise ValueError(f"density {density}")
-    coarse = np.zeros(1 << 16, np.int64)
-    total = 0
-    for name in names:
-        bits = _magnitudes(read(name)).view(np.uint32)
-        total += len(bits)
-        coarse += np.bincount(bits >> 16, minlength=1 << 16)
-    wanted = max(1, round(density * total))
-    upper, above = _cut(coarse, wanted)
-    fine = np.zeros(1 << 16, np.int64)
-    for name in names:
-        bits = _magnitudes(read(name)).view(np.uint32)
-        fine += np.bincount(bits[bits >> 16 == upper] & 0xFFFF, minlength=1 << 16)
-    lower, above_fine = _cut(fine, wanted - above)
-    threshold, ties = (upper << 16) | lower, wanted - above - above_fine
-    for name in names:
-        values = read(name)
-        bits = _magnitudes(values).view(np.uint32)
-        equal = np.flatnonzero(bits == threshold)[: max(0, ties)] if threshold else np.zeros(0, np.int64)
-        ties -= len(equal)
-        mask = bits > threshold
-        mask[equal] = True
-        positions = np.flatnonzero(mask)
-        yield name, positions, values[positions]
-
-
-def _cut(histogram: npt.NDArray[np.int64], wanted: int) -> tuple[int, int]:
-    """The bin that the `wanted`-th largest falls into, and how many lie above that bin."""
-    down = np.cumsum(histogram[::-1])
-    index = int(np.searchsorted(down, wanted))
-    index = min(index, len(histogram) - 1)
-    return len(histogram) - 1 - index, int(down[index] - histogram[::-1][index])
-
-
-def _magnitudes(values: Values) -> Values:
-    magnitudes = np.abs(np.asarray(values, np.float32)).reshape(-1)
-    if not np.isfinite(magnitudes).all():
-        raise ValueError("a value of the delta is not finite")
-    return magnitudes
-
-
-def _largest(rows: Values, keep: int) -> npt.NDArray[np.bool_]:
-    """A mask of the `keep` largest in each row, ties to the lower index, zeros never."""
-    width = rows.shape[1]
-    threshold = np.partition(rows, width - keep, axis=1)[:, width - keep, None]
-    mask = rows >= threshold
-    mask &= rows > 0
-    surplus = np.flatnonzero(np.count_nonzero(mask, axis=1) > keep)
-    for row in surplus:
-        equal = np.flatnonzero(rows[row] == threshold[row])
-        room = keep - int(np.count_nonzero(rows[row] > threshold[row]))
-        mask[row, equal[room:]] = False
-    return mask
+def gathered(values: Values, positions: npt.NDArray[np.integer[Any]]) -> Values:
+    """The values at ascending `positions`, moved to the front of `values` itself, which is used up: no second array."""
+    for at in range(0, len(positions), PIECE):
+        end = min(at + PIECE, len(positions))
+        values[at:end] = values[positions[at:end]]  # reads no place before `at`, since positions[at] >= at
+    return values[: len(positions)]
 
 
 def write_tau(

@@ -12,7 +12,7 @@ Leaves to others: how two models differ (`model_difference`), which entries to k
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ EMBEDDINGS = (
 )  # fmt: skip
 """Where the architectures of Hugging Face keep the two tensors that may be tied."""
 FLOATS = ("F64", "F32", "F16", "BF16")
+PIECE = 1 << 18
+"""Values rounded at once, so that no second tensor is held."""
 _BUFFERS = re.compile(r"(^|\.)(rotary_emb\.(inv_freq|cos_cached|sin_cached)|masked_bias|position_ids)$|^rope_freqs\.")
 _MASK = re.compile(r"(^|\.)attn\.bias$")
 
@@ -124,26 +126,33 @@ class Weights:
         if self._found_digest is None:
             if self._known_digest is not None:
                 progress(0, 1, "checking the base's file")
-            self._found_digest = self.digests(progress)[0] if self._known_digest is None else self._known_digest()
+            if self._known_digest is None:
+                self._found_digest = base_digest.digest_base(exact for exact, _ in self._digested(progress, False))
+            else:
+                progress(0, 1, "checking the base's file")
+                self._found_digest = self._known_digest()
         return self._found_digest
 
     def digests(self, progress: Progress = no_progress) -> tuple[bytes, bytes]:
         """The digest of the tensors as they are, and the one they have once installed as a base (rounded to bf16)."""
-        exact, rounded = [], []
+        pairs = list(self._digested(progress, True))
+        return base_digest.digest_base(exact for exact, _ in pairs), base_digest.digest_base(also for _, also in pairs)
+
+    def _digested(
+        self, progress: Progress, rounded: bool
+    ) -> Iterator[tuple[base_digest.TensorDigest, base_digest.TensorDigest]]:
+        """For each tensor its digest, and that of its values rounded to bf16 (the same one where not asked for)."""
         for step, (name, shape) in enumerate(self.shapes.items()):
             progress(step, len(self.shapes), "reading the tensors")
             values = self.read(name).reshape(-1)
             try:
-                exact.append(base_digest.digest_tensor(name, shape, [_little(values)]))
+                exact = also = base_digest.digest_tensor(name, shape, [_little(values)])
             except ValueError as error:
                 raise BaseRefused(f"{self.label}: {error}.") from error
-            if (_bits(values) & 0xFFFF).any():
-                widened = safetensors_file.widen_bf16(safetensors_file.round_bf16(values))
-                rounded.append(base_digest.digest_tensor(name, shape, [_little(widened)]))
-            else:
-                rounded.append(exact[-1])
+            if rounded and any((_bits(piece) & 0xFFFF).any() for piece in _pieces(values)):
+                also = base_digest.digest_tensor(name, shape, _rounded(values))
+            yield exact, also
         progress(len(self.shapes), len(self.shapes), "reading the tensors")
-        return base_digest.digest_base(exact), base_digest.digest_base(rounded)
 
     def close(self) -> None:
         """Release the files."""
@@ -316,6 +325,17 @@ def _bits(values: Values) -> Values:
     import numpy as np
 
     return np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
+
+
+def _rounded(values: Values) -> Iterator[memoryview]:
+    """Values rounded to bf16 and widened again."""
+    for piece in _pieces(values):
+        yield _little(safetensors_file.widen_bf16(safetensors_file.round_bf16(piece)))
+
+
+def _pieces(values: Values) -> Iterator[Values]:
+    for at in range(0, len(values), PIECE):
+        yield values[at : at + PIECE]
 
 
 def _little(values: Values) -> memoryview:

@@ -1,7 +1,7 @@
 """The verb `tau.make`: a task vector from a tuned model and its base.
 
 Both models must consist of the same tensors (`model_difference.require_same`), and every value of both must be finite.
-Differences are taken in float32, one tensor at a time. Leaves to others: which entries are kept (`sparsify`), how a
+Differences are taken in float32, one tensor at a time. Leaves to others: which entries are kept (`selection`), how a
 density is found by quality (`cloud.density`), the signature (whoever holds the key).
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hinet_protocol import base_digest, taskvectors
-from hinet_tiers import sparsify
+from hinet_tiers import selection, sparsify
 from hinet_tiers.backend import Progress, no_progress
 from hinet_tiers.errors import BadRequest, BaseRefused
 from hinet_tiers.model_difference import require_same
@@ -85,7 +85,7 @@ def make(
     BaseRefused, TauRefused (nothing differs).
     """
     digest = base.digest(progress)
-    deltas = Deltas(base, tuned, progress, passes=1 if chunked else 3)
+    deltas = Deltas(base, tuned, progress, passes=1 if chunked or density == 1 else 3)
     kept = [0.0]
 
     def counted(tensors: Iterator[sparsify.SparseTensor]) -> Iterator[sparsify.SparseTensor]:
@@ -93,22 +93,22 @@ def make(
             kept[0] += square(tensor.values)
             yield tensor
 
-    selection: dict[str, Any]
+    chosen: dict[str, Any]
     if chunked:
-        selection = {"kind": "chunk", "keep": chunked[0], "chunk": chunked[1]}
+        chosen = {"kind": "chunk", "keep": chunked[0], "chunk": chunked[1]}
         tensors = _by_chunk(deltas, *chunked)
     else:
-        selection = {"kind": "threshold", "per_million": round((density or DENSITY) * 1e6)}
+        chosen = {"kind": "threshold", "per_million": round((density or DENSITY) * 1e6)}
         tensors = _by_threshold(deltas, density or DENSITY)
     header = sparsify.write_tau(
-        out, digest.hex(), counted(tensors), codec=codec, selection=selection, passport=passport(tuned, base)
+        out, digest.hex(), counted(tensors), codec=codec, selection=chosen, passport=passport(tuned, base)
     )
     return {
         "path": str(out), "base": digest.hex(), "kept": header.kept, "parameters": base.parameters,
         "density": header.kept / base.parameters, "changed": deltas.changed, "bytes": out.stat().st_size,
         "bytes_per_parameter": out.stat().st_size / base.parameters, "displacement": header.displacement,
         "displacement_dense": deltas.energy**0.5, "energy_kept": kept[0] / deltas.energy if deltas.energy else 0.0,
-        "codec": codec, "selection": selection, "tensors": len(header.tensors), "left_out": tuned.left_out[:100],
+        "codec": codec, "selection": chosen, "tensors": len(header.tensors), "left_out": tuned.left_out[:100],
     }  # fmt: skip
 
 
@@ -123,15 +123,27 @@ def printable(text: str) -> str:
 
 
 def _by_chunk(deltas: Deltas, keep: int, chunk: int) -> Iterator[sparsify.SparseTensor]:
-    for name, shape in deltas.shapes.items():
+    for name in deltas.shapes:
         values = deltas.read(name)
-        positions = sparsify.select_chunked(values, keep, chunk)
-        yield sparsify.SparseTensor(name, shape, positions, values[positions])
+        yield _cut(deltas, name, values, selection.select_chunked(values, keep, chunk, _index_type(values)))
 
 
 def _by_threshold(deltas: Deltas, density: float) -> Iterator[sparsify.SparseTensor]:
-    for name, positions, values in sparsify.select_threshold(list(deltas.shapes), deltas.read, density):
-        yield sparsify.SparseTensor(name, deltas.shapes[name], positions, values)
+    threshold = selection.find_threshold(list(deltas.shapes), deltas.read, density)
+    for name in deltas.shapes:
+        values = deltas.read(name)
+        yield _cut(deltas, name, values, threshold.positions(values, _index_type(values)))
+
+
+def _index_type(values: np.ndarray) -> Any:
+    """Positions of half the usual width where they suffice: at high densities they are what memory goes to."""
+    import numpy as np
+
+    return np.int32 if len(values) < 1 << 31 else np.int64
+
+
+def _cut(deltas: Deltas, name: str, values: np.ndarray, positions: np.ndarray) -> sparsify.SparseTensor:
+    return sparsify.SparseTensor(name, deltas.shapes[name], positions, sparsify.gathered(values, positions))
 
 
 def make_verb(args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:

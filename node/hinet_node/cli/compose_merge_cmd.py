@@ -141,4 +141,5 @@ def _lines(data: dict[str, Any]) -> list[str]:
     if "model" in written:
         lines.append(f"{output.clean(written['model']['path'])}: {output.size_text(written['model']['bytes'])} "
                      "of weights in float32")
+        lines += [output.clean(note) for note in written["model"]["notes"]]
     return lines

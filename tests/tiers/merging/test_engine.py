@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from hinet_tiers import sparsify
 from hinet_tiers.errors import BaseMismatch, MergeRefused, MergeSetting, MergeTooFar
 from hinet_tiers.merging import engine, registry
 from hinet_tiers.merging.deltas import TauDelta, open_delta
+from hinet_tiers.weights import open_weights
 
+from ..tiny_models import shape, write_folder
 from . import made
 
 
@@ -176,3 +179,27 @@ def test_who_signs_an_input_does_not_change_its_digest(tmp_path: Path) -> None:
     raw[16:112] = b"\7" * 96
     path.write_bytes(raw)
     assert TauDelta(path).digest == unsigned
+
+
+@pytest.mark.parametrize("given", ["folder", "file"])
+def test_a_merged_model_takes_along_what_belongs_to_the_base_and_nothing_that_lies_beside_it(
+        given: str, tmp_path: Path) -> None:
+    place = tmp_path / "base"
+    write_folder(place, shape(tied=True))
+    settings = json.loads((place / "config.json").read_text())
+    del settings["tie_word_embeddings"]
+    (place / "config.json").write_text(json.dumps(settings))
+    for private in ("diary.md", "id_ed25519", ".env", "notes.db", "other.gguf"):
+        (place / private).write_text("mine")
+    path = place if given == "folder" else place / "model.safetensors"
+    with open_weights(path) as base:
+        one = made.tau(tmp_path / "1.tau", {"model.norm.weight": made.random((64,), 1)}, base=base.digest().hex())
+    report = engine.merge_files("task-arithmetic", [tmp_path / "1.tau"], model=tmp_path / "m", base=path)
+    assert one.shapes
+    found = {entry.name for entry in (tmp_path / "m").iterdir()}
+    assert found <= {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json",
+                     "generation_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"}
+    if given == "folder":
+        assert json.loads((tmp_path / "m" / "config.json").read_text())["tie_word_embeddings"] is True
+    assert report["written"]["model"]["notes"] == ([] if given == "folder" else [
+        "no settings and tokenizer: the base is a file of tensors only"])

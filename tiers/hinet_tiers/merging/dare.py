@@ -28,9 +28,9 @@ def dropped(tensor: SparseTensor, stream: Draws, density: float) -> Part:
 
 
 def parts(run: Run, name: str, inputs: Sequence[SparseTensor | None]) -> list[Part | None]:
-    """What stays of each input of one tensor."""
+    """What stays of each input of one tensor. A kept entry that is zero draws no number."""
     return [None if tensor is None else dropped(tensor, stream, run.settings["density"])
-            for tensor, stream in zip(inputs, draws.streams(run, name), strict=True)]
+            for tensor, stream in zip(map(blocks.nonzero, inputs), draws.streams(run, name), strict=True)]
 
 
 def start(run: Run) -> Step:

@@ -2,7 +2,7 @@
 
 A stream belongs to a seed, an input (its digest) and a tensor (its name): Philox4x64-10 (Salmon et al. 2011), whose key
 is the first 16 bytes of a keyed BLAKE3 of the three. Its words are taken as two 32-bit halves, the lower one first; the
-n-th half belongs to the n-th kept entry of the tensor, in the order of positions.
+n-th half belongs to the n-th entry of the tensor that is kept and not zero, in the order of positions.
 """
 
 from __future__ import annotations

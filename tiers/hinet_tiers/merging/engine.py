@@ -283,4 +283,4 @@ def merge_files(
             method, inputs, weights=weights, settings=settings, seed=seed, base=opened, data=data, bound=bound,
             progress=progress,
         )  # fmt: skip
-        return outputs.write(merge, out=out, model=model, base_path=base, codec=codec)
+        return outputs.write(merge, out=out, model=model, codec=codec)

@@ -24,13 +24,15 @@ def start(run: Run) -> Step:
             return spectra.mean(run, inputs, blocks.size(shape))
         side_by_side = np.concatenate(
             [spectra.dense(tensor, weight) for tensor, weight in zip(inputs, run.weights, strict=True)
-             if tensor is not None], 1,
+             if tensor is not None and tensor.values.any()] or [np.zeros(shape)], 1,
         )  # fmt: skip
         u, s, vt = spectra.svd(side_by_side)
         rank = int(np.count_nonzero(s > RANK_SHARE * s[0])) if len(s) else 0
         if not rank:
             return np.zeros(blocks.size(shape), np.float32)
         scaled = (s[:rank, None] * vt[:rank]).reshape(rank, -1, shape[1]).transpose(1, 0, 2)
+        # What is zero in the common basis too comes out of the library as rounding, whose sign would be counted.
+        scaled[np.abs(scaled) <= max(side_by_side.shape) * np.finfo(np.float64).eps * s[0]] = 0.0
         made = u[:, :rank] @ ties(scaled, run.settings["density"])
         made *= run.settings["scale"]
         return made.astype(np.float32).reshape(-1)

@@ -6,7 +6,6 @@ that the same merge can be made again. Leaves to others: signing (the node), the
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -18,18 +17,16 @@ from hinet_protocol import passports, taskvectors
 from hinet_tiers import safetensors_file
 from hinet_tiers.errors import MergeRefused, MergeSetting
 from hinet_tiers.sparsify import SparseTensor
+from hinet_tiers.vectors import apply
 
 if TYPE_CHECKING:
     from hinet_tiers.merging.engine import Merge, Merged
 
 WEIGHTS = "model.safetensors"
-NOT_COPIED = (".safetensors", ".safetensors.index.json", ".gguf", ".bin", ".tau")
-MANIFEST = "base.json"
-COPIED_BYTES_MAX = 256 << 20
 
 
 def write(
-    merge: Merge, *, out: Path | None, model: Path | None, base_path: Path | None, codec: str = "fp32"
+    merge: Merge, *, out: Path | None, model: Path | None, codec: str = "fp32"
 ) -> dict[str, Any]:
     """Do the merge and write it. Returns the report, with what was written.
 
@@ -42,7 +39,7 @@ def write(
         raise MergeRefused(f"{model} is there already: name a new folder.")
     with ExitStack() as stack:
         tau = None if out is None else stack.enter_context(TauOut(out, merge, codec))
-        folder = None if model is None else stack.enter_context(ModelOut(model, merge, base_path))
+        folder = None if model is None else stack.enter_context(ModelOut(model, merge))
         for merged in merge.stream():
             if folder is not None:
                 folder.add(merged)
@@ -106,10 +103,9 @@ class TauOut:
 class ModelOut:
     """A merged model folder in the making: base + delta in float32, and the base's settings and tokenizer."""
 
-    def __init__(self, path: Path, merge: Merge, base_path: Path | None) -> None:
+    def __init__(self, path: Path, merge: Merge) -> None:
         assert merge.run.base is not None, "checked by the engine"
-        assert base_path is not None, "checked by the engine"
-        self._path, self._base, self._base_path = path, merge.run.base, base_path
+        self._path, self._base = path, merge.run.base
         self._part = path.with_name(f".{path.name}.part")
         self._left = iter(sorted(self._base.shapes, key=str.encode))
         self._stack = ExitStack()
@@ -117,7 +113,7 @@ class ModelOut:
     def __enter__(self) -> ModelOut:
         shutil.rmtree(self._part, ignore_errors=True)
         self._part.mkdir(parents=True)
-        _copy_settings(self._base_path, self._part)
+        self._notes = apply.copy_companions(self._base, self._part, "float32")
         table = {name: ("F32", tuple(shape)) for name, shape in self._base.shapes.items()}
         self._writer = self._stack.enter_context(safetensors_file.Writer(self._part / WEIGHTS, table))
         return self
@@ -142,39 +138,10 @@ class ModelOut:
         if self._path.is_dir():
             self._path.rmdir()
         self._part.rename(self._path)
-        return {"path": str(self._path), "bytes": (self._path / WEIGHTS).stat().st_size}
+        return {"path": str(self._path), "bytes": (self._path / WEIGHTS).stat().st_size, "notes": self._notes}
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None:
             self._stack.__exit__(kind, error, trace)
         shutil.rmtree(self._part, ignore_errors=True)
 
-
-def _copy_settings(base_path: Path, into: Path) -> None:
-    """config.json (its dtype becoming float32), the tokenizer and whatever else is small and no weights."""
-    if base_path.is_file() and base_path.suffix == ".gguf":
-        from hinet_tiers import base_sources
-
-        source = base_sources.open_source(base_path)
-        try:
-            for file, raw in source.tokenizer_files().items():
-                (into / file).write_bytes(raw)
-            (into / "config.json").write_text(json.dumps(source.shape.config(), indent=2, sort_keys=True) + "\n")
-        finally:
-            source.close()
-    folder = base_path if base_path.is_dir() else base_path.parent
-    for path in sorted(folder.iterdir()) if base_path.suffix != ".gguf" else ():
-        small = path.is_file() and path.stat().st_size <= COPIED_BYTES_MAX
-        if small and not path.name.endswith(NOT_COPIED) and path.name != MANIFEST:
-            shutil.copyfile(path, into / path.name)
-    _say_float32(into / "config.json")
-
-
-def _say_float32(config: Path) -> None:
-    if not config.is_file():
-        return
-    settings = json.loads(config.read_bytes())
-    for key in ("dtype", "torch_dtype"):
-        if key in settings:
-            settings[key] = "float32"
-    config.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")

@@ -1,8 +1,8 @@
 """Singular value decompositions for the methods that merge matrices: without what rounding made up.
 
 Directions whose singular value is within rounding of zero are no part of a delta: which ones a library gives there is
-chance, so they are left out. Everything is float64. A tensor of two dimensions is a matrix; others are merged entry by
-entry, by what the method says.
+chance, so they are left out. Everything is float64. A tensor of two dimensions, both larger than 1, is a matrix; others
+are merged entry by entry, by what the method says.
 """
 
 from __future__ import annotations

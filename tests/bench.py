@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Bench
+from bench.measure import Bench, Row
 
 BENCHES = ("startup", "idle", "join", "session", "chain", "tau", "store", "replication", "pocket", "simnet",
            "averaging")
@@ -70,16 +70,25 @@ def measured(name: str, repeats: int, *, quiet: bool) -> dict[str, Any]:
 
 def table(bench: Bench, result: dict[str, Any]) -> str:
     """A bench's rows as Markdown."""
-    lines = [f"### {bench.name}", "", "| what | unit | ours | peer | peer's | ours / peer's | better |",
-             "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines = [f"### {bench.name}", "", "| what | unit | ours | peer | peer's | ours / peer's | better | bar |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in bench.rows:
         ratio = "–" if row.ratio is None else f"{row.ratio:.2f}" if row.ratio < 100 else f"{row.ratio:.0f}"
         lines.append(f"| {row.what} | {row.unit} | {shown(row.ours)} | {row.peer} | {shown(row.theirs)} | {ratio} | "
-                     f"{'less' if row.less else 'more'} |")
+                     f"{'less' if row.less else 'more'} | {barred(row)} |")
     before, after = result["load_before_after"]
     lines += ["", f"{result['seconds']} s, load average {before} before and {after} after."]
     lines += bench.notes + ([f"It ended early: {result['error']}"] if result["error"] else [])
     return "\n".join([*lines, ""])
+
+
+def barred(row: Row) -> str:
+    """The bars of a row, and whether its figures reach them."""
+    sign = "≤" if row.less else "≥"
+    told = [f"{sign} {digits(bar)}{of}" for bar, of in ((row.bar, ""), (row.ratio_bar, " of the peer's"))
+            if bar is not None]
+    verdict = {True: "passes", False: "**misses**", None: "not compared"}[row.passes]
+    return f"{', '.join(told)}: {verdict}" if told else "–"
 
 
 def shown(values: Sequence[float]) -> str:

@@ -27,6 +27,18 @@ class Row:
     peer: str
     theirs: list[float] = field(default_factory=list)
     less: bool = True
+    bar: float | None = None
+    """What our median has to reach, at most or at least as `less` says."""
+    ratio_bar: float | None = None
+    """What the ratio has to reach."""
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether every bar there is is reached; None without a bar, and where the peer to compare with is missing."""
+        figures = [(self.bar, statistics.median(self.ours) if self.ours else None), (self.ratio_bar, self.ratio)]
+        told = [figure <= bar if self.less else figure >= bar
+                for bar, figure in figures if bar is not None and figure is not None]
+        return all(told) if told else None
 
     @property
     def ratio(self) -> float | None:
@@ -37,7 +49,8 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         return {"what": self.what, "unit": self.unit, "ours": spread(self.ours), "peer": self.peer,
-                "theirs": spread(self.theirs), "ratio": self.ratio, "better": "less" if self.less else "more"}
+                "theirs": spread(self.theirs), "ratio": self.ratio, "better": "less" if self.less else "more", "bar": self.bar, "ratio_bar": self.ratio_bar,
+                "passes": self.passes}
 
 
 @dataclass
@@ -51,8 +64,8 @@ class Bench:
     notes: list[str] = field(default_factory=list)
 
     def row(self, what: str, unit: str, ours: Sequence[float], peer: str, theirs: Sequence[float] = (), *,
-            less: bool = True) -> None:
-        self.rows.append(Row(what, unit, list(ours), peer, list(theirs), less))
+            less: bool = True, bar: float | None = None, ratio_bar: float | None = None) -> None:
+        self.rows.append(Row(what, unit, list(ours), peer, list(theirs), less, bar, ratio_bar))
 
     def has(self, program: str, package: str) -> bool:
         """Whether a peer is installed; notes the package when it isn't."""

@@ -49,8 +49,8 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         return {"what": self.what, "unit": self.unit, "ours": spread(self.ours), "peer": self.peer,
-                "theirs": spread(self.theirs), "ratio": self.ratio, "better": "less" if self.less else "more", "bar": self.bar, "ratio_bar": self.ratio_bar,
-                "passes": self.passes}
+                "theirs": spread(self.theirs), "ratio": self.ratio, "better": "less" if self.less else "more",
+                "bar": self.bar, "ratio_bar": self.ratio_bar, "passes": self.passes}
 
 
 @dataclass
